@@ -1,7 +1,7 @@
 """Published systems as recipes, one file each: `recipes.GRPO`, `recipes.get("grpo")`, `recipes.names()`.
 
-A file `<name>.py` in this folder holds a system: what it is for, its formula and source, the components that only it
-needs, and the `Recipe`, a constant that is the name in capitals. The folder is the list of systems.
+A file `<name>.py` in this folder defines one system: its purpose, formula and source, the components that only it
+needs, and the `Recipe`, a constant with the name in capitals. The files of this folder are the list of recipes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def names() -> list[str]:
-    """The names of all recipes, sorted.
+    """Return the names of all recipes, sorted.
 
     Example:
         >>> from agentrl_core import recipes
@@ -36,13 +36,13 @@ def _names() -> tuple[str, ...]:
 
 
 def get(name: str) -> Recipe:
-    """The recipe of this name.
+    """Return the recipe of this name.
 
     Args:
         name: one of `names()`.
 
     Raises:
-        RecipeError: there is no such recipe.
+        RecipeError: no recipe has this name.
 
     Example:
         >>> from agentrl_core import recipes
@@ -58,13 +58,13 @@ def get(name: str) -> Recipe:
 
 
 def find(source: str) -> list[Recipe]:
-    """The recipes of a publication.
+    """Return the recipes of a publication.
 
     Args:
-        source: as `Recipe.source` has it: the arXiv id, with `arXiv:` and a version or without; or the title.
+        source: the arXiv id, with or without `arXiv:` and a version, or the title, as in `Recipe.source`.
 
     Raises:
-        RecipeError: no recipe has that source.
+        RecipeError: no recipe has this source.
 
     Example:
         >>> from agentrl_core import recipes
@@ -81,7 +81,7 @@ def find(source: str) -> list[Recipe]:
 
 
 def _bare(source: str) -> str:
-    """A source without what is written in several ways."""
+    """Return a source in lower case, without `arXiv:` and the version."""
     return re.sub(r"^arxiv:|(?<=\d)v\d+$", "", source.strip().lower())
 
 
@@ -89,7 +89,7 @@ def __getattr__(name: str) -> Recipe:
     if name.isupper() and name.lower() in names():
         return get(name.lower())
     hint = near_names(name, __dir__(), "recipes.names() lists the recipes")
-    # Without the object, Python adds no hint of its own.
+    # With obj=None, Python adds no suggestion to the message.
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; {hint}", name=name, obj=None)
 
 

@@ -1,35 +1,38 @@
-"""A2FM: one model answers at once, reasons, or uses tools, and learns to take the cheapest mode that will do.
+"""A2FM: train one model to answer at once, reason or use tools, in the cheapest mode that suffices.
 
-Of each group some draws are forced into a mode by a prefix that is not trained, the others choose. A group is easy if
-at least half of its draws forced into the cheapest mode succeed. There, a draw that chose a dearer mode is paid less
-the more often the group's forced draws succeed (p), and a bad format costs everything:
+In each group a prefix, which is not trained, forces some draws into a mode; the other draws choose their mode. A group
+is easy if at least half of its draws forced into the cheapest mode succeed. In an easy group, draws that chose a more
+expensive mode get a lower score; the reduction grows with the success rate p of the group's forced draws. A bad format
+makes the score 0:
 
-    score = reward * (1 - p^2 if dearer than needed, else 1) * format
+    score = reward * (1 - p^2 if more expensive than needed, else 1) * format
 
-Then GRPO over the whole group. Three members are forced into each mode, by a tag that their first action begins with,
-and three are free. The environment reports `reward.mode` (0 is the cheapest) and `reward.format`; the program
-records which are forced (`reward.forced`).
+Advantages are computed over the whole group as in GRPO. Three members are forced into each mode, by a tag that starts
+their first action, and three choose freely. The environment reports `reward.mode` (0 is the cheapest) and
+`reward.format`; the program records which members are forced (`reward.forced`).
 
 Equations:
-    Read: figure and README of the authors' repository, the abstract, and notes of others; not the paper's text.
+    Read: figure and README of the authors' repository, the abstract, and notes by others; the paper's text was not
+    read.
 
     - P1, reward of a forced rollout: `OutcomeScore` times `reward.format`.
-    - P2, reward of a free rollout: the same times `ModeCost`.
+    - P2, reward of a free rollout: the same product, times the factor of `ModeCost`.
     - P3, advantage: `GroupRelative(ddof=0)` over forced and free rollouts together.
     - N1, group: `Rounds` with three `RolloutSpec(3, prefill=...)` and three free members.
     - N2, adaptive part: `ModeCost(power=2)`.
-    - N3, mask: `RolloutSpec(prefill=...)` writes its tokens untrained; tokens of tools are never trained.
+    - N3, mask: `RolloutSpec(prefill=...)` writes tokens that are not trained; tool tokens are never trained.
 
 Differs:
-    - Forced rollouts in a dear mode: the notes lower them too; the authors' figure does not, nor does the recipe.
-    - Easy group: the source gives no threshold; its figure calls a question easy of which the cheapest mode solves one
-      of two.
+    - Forced rollouts in a dear mode: the notes lower their scores too; the authors' figure does not, and neither does
+      the recipe.
+    - Easy group: the source gives no threshold; in its figure a question is easy if the cheapest mode solves one of
+      two.
     - Group size: 9 in the figure, 12 in the notes and here.
-    - Optimizer steps: not in the paper; the notes have 2 epochs, of a batch or of the data; 1 here.
-    - Clip, KL: not in the source; 0.2 and none here.
+    - Optimizer steps: not in the paper; the notes have 2 epochs, of a batch or of the data; 1 step per batch here.
+    - Clip, KL: not in the source; clip range 0.2 and no KL penalty here.
     - Aggregation: not in the source; one mean over tokens here.
 
-Source: arXiv:2510.12838, whose repository holds no training code.
+Source: arXiv:2510.12838, whose repository contains no training code.
 """
 
 from __future__ import annotations
@@ -53,10 +56,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FixedHint(HintSource):
-    """The same text for every task: an instruction, or a tag that forces a mode.
+    """Use one text as the hint of every task: an instruction, or a tag that forces a mode.
 
     Args:
-        text: of the hint.
+        text: text of the hint.
 
     Example:
         >>> from agentrl_core.recipes.a2fm import FixedHint
@@ -67,24 +70,24 @@ class FixedHint(HintSource):
     text: str = option("Think step by step.", filled=True)
 
     async def hint(self, group: Group, of: Sequence[Branch]) -> Hint:
-        """The text."""
+        """Return the fixed text as the hint."""
         del group, of
         return Hint((self.text,))
 
 
 @dataclass(frozen=True)
 class ModeCost(BatchComponent):
-    """Makes a dear mode cost where a cheap one would do: score *= 1 - p^power.
+    """Lower the scores of draws that chose a more expensive mode than needed: score *= 1 - p^power.
 
-    It holds for draws that chose another mode than the cheapest, in a group of whose draws forced into the cheapest one
-    at least the share `easy` succeeded; p is the share of the group's forced draws that succeeded.
+    A group is easy if at least the share `easy` of its draws forced into the cheapest mode succeeded. In easy groups,
+    the factor applies to draws that chose another mode than the cheapest. p is the success rate of all forced draws.
 
     Args:
-        mode: which mode the draw was in, a whole number.
-        forced: other than 0 if the mode was forced.
+        mode: draw column of the mode, a whole number.
+        forced: draw column that is not 0 if the mode was forced.
         cheapest: number of the cheapest mode.
-        easy: share of successes.
-        power: how much more a group costs the easier it is.
+        easy: smallest success rate that makes a group easy.
+        power: exponent of the success rate p.
 
     Raises:
         RecipeError: an option is out of range.
@@ -106,7 +109,7 @@ class ModeCost(BatchComponent):
     power: float = option(2.0, above=0)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `score` on draws."""
+        """Return `batch` with the lowered `score` of draws."""
         rows = Rows(batch, "draw")
         groups, successes = rows.keys("group_id"), rows.flags("success").astype(np.float64)
         cheap, forced = rows.values(self.mode) == self.cheapest, rows.flags(self.forced)

@@ -1,15 +1,16 @@
 """A3T: act at random now and then, and train on reasons that the agent finds afterwards (arXiv:2403.14589).
 
-A task that nobody of the group solves gets four attempts more. At a step of theirs, with probability 0.25, one of the
-commands that the environment lists is taken at random, an agent (`actre`) writes the reasons for it, and the policy is
-trained as if it had reasoned so first. Trajectories are paid 1 and -1 by their outcome, balanced for each task over
-all that was collected so far, and no ratio is taken:
+If no member of a group solves its task, the task gets four more attempts. At each step of an attempt, with probability
+0.25, a random one of the commands that the environment lists is taken. An agent (`actre`) then writes reasons for this
+command, and the policy is trained as if it had written them before acting. Trajectories are rewarded 1 and -1 by
+outcome, balanced for each task over all trajectories collected so far. There is no importance ratio:
 
-    w = 1 / n_solved of one that solved it, -0.5 / n_failed of another, 0 if none did
+    w = 1 / n_solved of a solved trajectory, -0.5 / n_failed of a failed one; 0 if the task has no solved one
     L = - 1/M sum over trajectories of w sum over tokens of log pi
 
-The reset to the base model before each round's training is left out: hooks run after the optimizer steps, and a round
-collects with the policy of the round before. Load the base weights in the loop, between the collection and the steps.
+The reset to the base model before each round's training is left out: hooks run after the optimizer steps, but a round
+is collected with the policy of the previous round. Load the base weights in your training loop, between the collection
+and the optimizer steps.
 
 Equations:
     Read: the abstract, and notes by others, which propose the balance. The paper's text was not read.
@@ -17,12 +18,13 @@ Equations:
     - N1, annotation: `Autonomy`.
     - N2, policy gradient: `Policy`, `surrogate=Reinforce()`, a mean over trajectories of sums over tokens.
     - N3, balance for each task: `Contrast`.
-    - N4, rounds: `Mix` of everything that was collected before; an iteration is a round.
+    - N4, rounds: `Mix` of all trajectories collected before; one iteration is one round.
 
 Differs:
-    - Denominator: the number of trajectories, as N2; N3 has none.
-    - Base model: the paper trains it again in each round; here the policy goes on, see above.
-    - Random steps: how they are chosen is not given; each step of four attempts with probability 0.25 here.
+    - Denominator: the number of trajectories, as in N2; N3 has none.
+    - Base model: the paper trains it again in each round; here the policy continues to train, see above.
+    - Random steps: the sources do not state how they are chosen; here each step of four attempts is random with
+      probability 0.25.
 
 Needs: a store; environments that list their commands; an agent `actre`; the fact success.
 """
@@ -48,17 +50,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Autonomy(Rounds):
-    """Attempts that act at random now and then, with reasons that are found afterwards.
+    """Run attempts that act at random now and then, with reasons found afterwards.
 
-    The draw column `composed` counts the steps of an attempt that were taken so.
+    The draw column `composed` counts the random steps of an attempt.
 
     Args:
-        members: of the first round.
-        attempts: of a task that none of them solves.
-        probability: of a random action, at each step of an attempt.
-        listed: behind this text an observation lists the possible actions, joined by `; `, to its end.
-        question: what `actre` is asked: `{context}` is the observation, `{action}` the action.
-        template: text of the action: `{reasons}` and `{action}`.
+        members: rollouts of the first round.
+        attempts: number of attempts for a task that no member solves.
+        probability: probability of a random action at each step of an attempt.
+        listed: text of an observation after which the possible actions follow, joined by `; `, to its end.
+        question: prompt template for `actre`; `{context}` is the observation, `{action}` the action.
+        template: template of the policy's turn, with `{reasons}` and `{action}`.
 
     Raises:
         RecipeError: an option is out of range.
@@ -78,7 +80,7 @@ class Autonomy(Rounds):
     template: str = option("{reasons}\n<action>{action}</action>", filled=True)
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
-        """Members; then attempts, where none solved the task."""
+        """Return the members of the first round, then run attempts if none of them solved the task."""
         if not rounds:
             return self.members
         if not self.solved(rounds[0]).any():
@@ -86,7 +88,7 @@ class Autonomy(Rounds):
         return None
 
     async def attempt(self, group: Group) -> None:
-        """Trajectories, some of whose actions are random."""
+        """Run trajectories in which some actions are random."""
         live = group.start_many(self.attempts, facts={"composed": 0.0})
         while live:
             for branch in live:
@@ -100,39 +102,39 @@ class Autonomy(Rounds):
             live = [branch for branch in live if not branch.over]
 
     def chosen(self, branch: Branch) -> str:
-        """A random action of those that are possible now, or nothing if the policy is to act."""
+        """Return a random one of the possible actions, or an empty string if the policy acts."""
         step, possible = len(branch.turns), self.possible(_seen(branch))
         if not possible or branch.uniform("random", step) >= self.probability:
             return ""
         return possible[int(branch.uniform("action", step) * len(possible))]
 
     async def compose(self, group: Group, branch: Branch, action: str) -> None:
-        """Act, with reasons that are found for it."""
+        """Take a turn with the given action, after reasons that `actre` writes for it."""
         question = self.question.replace("{context}", _seen(branch)).replace("{action}", action)
         reasons = await ask_agent(group, question, agent="actre", about=branch)
         branch.record.begin({"composed": branch.record.facts["composed"] + 1.0})
         await branch.turn(self.template.replace("{action}", action).replace("{reasons}", reasons))
 
     def possible(self, observation: str) -> list[str]:
-        """The actions that an observation lists."""
+        """Return the actions that an observation lists."""
         return [action for action in observation.partition(self.listed)[2].split("; ") if action]
 
 
 def _seen(branch: Branch) -> str:
-    """The last observation of a branch."""
+    """Return the text of a branch's last observation, or of its prompt before the first turn."""
     told = branch.turns[-1].observation if branch.turns else branch.prompt_messages
     return str(as_messages(told or "")[-1]["content"])
 
 
 @dataclass(frozen=True)
 class Contrast(BatchComponent):
-    """Solved trajectories against those that are not, balanced for each task.
+    """Weight solved trajectories against failed ones, balanced for each task.
 
-        advantage = 1 / n_solved of a draw that solved its task, -failures / n_failed of another, 0 if no draw did
+        advantage = 1 / n_solved of a solved draw, -failures / n_failed of a failed one; 0 if the task has no solved one
 
     Args:
-        failures: how much those that failed count, 0 or more.
-        group_by: key columns whose draws are of one task.
+        failures: total weight of the failed draws of a task, 0 or more.
+        group_by: key columns; draws with equal keys are draws of one task.
 
     Example:
         >>> from agentrl_core.recipes.a3t import Contrast

@@ -1,28 +1,28 @@
-"""A*-PO: regress on the optimal advantage, with one rollout for each task (arXiv:2505.20686).
+"""A*-PO: regress on the optimal advantage, with one rollout per task (arXiv:2505.20686).
 
-Before training the reference policy answers each task 8 times; that is a survey in iteration 0. From these rewards
+Before training, the reference policy answers each task 8 times: a survey in iteration 0. The survey's rewards give
 
     V*(x) = beta_1 ln mean_i exp(r_i / beta_1),    beta_1 = 0.5,
 
-and then L = (beta_2 sum_t ln(pi / pi_ref) - (r - V*))^2 with beta_2 = 1e-3, one rollout for each task, two
-optimizer steps a batch: use `collect(group_size=1)`. Tasks that the reference never solved leave the pool. Draws read
-V* as `task_value_star`.
+and then the policy minimises L = (beta_2 sum_t ln(pi / pi_ref) - (r - V*))^2 with beta_2 = 1e-3. Each task has one
+rollout (use `collect(group_size=1)`), and each batch has two optimizer steps. Tasks that the reference never solved
+leave the pool. Draws have V* as column `task_value_star`.
 
-The rollouts of iteration 0 are chosen before V* is known, so that it is NaN and they are not trained; call
-`collect(tasks=1, group_size=1)` there.
+The rollouts of iteration 0 are selected before V* is known. Their V* is NaN, so they are not trained; call
+`collect(tasks=1, group_size=1)` in that iteration.
 
 Equations:
     Read: the public code and the abstract; the paper's text was not found.
 
-    - C1, optimal value: `LogMeanExp`, from the surveys of the reference alone.
+    - C1, optimal value: `LogMeanExp`, from surveys of the reference only.
     - C2, loss: `Regression`, mean over draws, on `BaselineRelative(column="task_value_star")`.
-    - C3, filter: `PoolFilter(above=0.0, attempts=8)`; not computed: it reads a pool.
+    - C3, filter: `PoolFilter(above=0.0, attempts=8)`; not computed: it reads the task pool.
     - N1, target of the regression: the same as C2.
 
 Differs:
     - Filter: an option that the script of the public code leaves off; on here. Without it:
       `ComposedSelector(track=LogMeanExp(), survey=Survey(rollouts=8))`.
-    - beta_1 = 0, the plain mean in the code: left out, a large `temperature` comes close.
+    - beta_1 = 0, the plain mean in the code: left out, a large `temperature` approximates it.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LogMeanExp(Tracker):
-    """The optimal value of each task from many rollouts: temperature ln mean exp(r / temperature).
+    """Track the optimal value of each task from its rollouts: temperature ln mean exp(r / temperature).
 
-    Source: A*-PO arXiv:2505.20686 (V* from 8 rollouts of the reference, which a `Survey` makes; temperature 0.5).
+    Source: A*-PO arXiv:2505.20686 (V* from 8 rollouts of the reference, started by a `Survey`; temperature 0.5).
 
     Args:
-        temperature: above 0; large ones give the mean, small ones the maximum.
-        surveys: whether only surveys count, as for a value of the reference policy.
-        unseen: the value of a task without rollouts; None: NaN, so that its draws leave the loss.
+        temperature: above 0; a large one gives the mean, a small one the maximum.
+        surveys: whether only rollouts of surveys count, for the value of the reference policy.
+        unseen: value of a task without rollouts; None: NaN, which excludes its draws from the loss.
 
     Raises:
         RecipeError: an option is out of range.
@@ -73,11 +73,11 @@ class LogMeanExp(Tracker):
     unseen: float | None = None
 
     def initial_state(self) -> State:
-        """No rollout of any task."""
+        """Return the state without any rollout."""
         return {"log_sum": np.zeros(0), "count": np.zeros(0, np.int64)}
 
     def next(self, state: State, visits: TaskOutcomes) -> State:
-        """Ln sum exp(r / temperature), with the rollouts of an iteration."""
+        """Return ln sum exp(r / temperature) and the rollout count of each task after an iteration."""
         visits = visits.subset(~np.isnan(visits.rewards) & (visits.survey | (not self.surveys)))
         log_sum, count = (grown(state[name], visits.known, 0) for name in ("log_sum", "count"))
         if len(visits):

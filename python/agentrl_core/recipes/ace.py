@@ -1,24 +1,25 @@
 """ACE: asymmetric confidence penalties (arXiv:2602.21420).
 
-Errors that training has made surer push more than errors of exploration: a negative advantage weighs
+Errors that training has made more likely are penalised more than errors of exploration. The weight of a negative
+advantage is
 
     1 + alpha softplus(c),    c = sum over the draw's trained tokens of log pi - log pi_reference.
 
-Advantages and loss are GRPO's. pi is the policy that rolled out, so that the weight is a fact of the rollout; annotate
-`reference_logprob` before the credit. c grows with the length of an answer: `NegativeByConfidence(at_most=5.0)` bounds
-the weight, `length="mean"` is the mean over tokens.
+Advantages and loss are as in GRPO. pi is the policy that sampled the rollout, so the weight does not change during
+the update. Annotate `reference_logprob` before the credit is computed. c grows with the length of an answer:
+`NegativeByConfidence(at_most=5.0)` bounds the weight, and `length="mean"` takes the mean over tokens instead.
 
 Equations:
-    Read: the abstract, and summaries and notes of others.
+    Read: the abstract, and third-party summaries and notes.
 
-    - A1, confidence shift: the sum over an answer's trained tokens.
+    - A1, confidence shift: c, the sum over the trained tokens of an answer.
     - N1, scaled advantage with the maximum: `NegativeByConfidence(kind="relu")`.
     - N2, scaled advantage: `NegativeByConfidence`.
-    - N3, base loss: `Policy`, GRPO's, with the weight as a factor.
+    - N3, base loss: the GRPO loss, `Policy`, with the weight as a factor.
 
 Differs:
-    - Alpha: 0.5 to 2 in a public page, 1 here.
-    - Clip range, steps per batch and KL: not known; 0.2, 1 and none.
+    - Alpha: 0.5 to 2 on a public page, 1 here.
+    - Clip range, steps per batch and KL: not known; 0.2, 1 and none here.
 """
 
 from __future__ import annotations
@@ -39,16 +40,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NegativeByConfidence(BatchComponent):
-    """Errors of which the policy became surer than its reference push more.
+    """Penalise draws with a negative advantage more if the policy is more confident of them than its reference.
 
-    weight *= min(1 + alpha g(c), at_most) if the advantage is negative, with c how much surer, in nats.
+    weight *= min(1 + alpha g(c), at_most) for negative advantages, with c = log pi - log pi_reference of the draw, in
+    nats.
 
     Args:
-        alpha: 0 leaves the weights as they are.
-        kind: g: `softplus`, ln(1 + e^c), or `relu`, max(c, 0).
-        length: c is the `sum` over tokens, or their `mean`.
+        alpha: strength of the penalty; 0 leaves the weights unchanged.
+        kind: the function g: `softplus`, ln(1 + e^c), or `relu`, max(c, 0).
+        length: c is the `sum` over the trained tokens, or their `mean`.
         at_most: the largest factor; None: no bound.
-        logprob: token column of log pi: of the rollout, or recomputed.
+        logprob: token column of log pi, recorded in the rollout or recomputed.
         reference: token column of log pi_reference.
 
     Raises:
@@ -72,7 +74,7 @@ class NegativeByConfidence(BatchComponent):
     reference: str = column_name("reference_logprob", level="token", model="reference")
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with its `weight` scaled, at the level of the advantage."""
+        """Return `batch` with scaled `weight`, at the level of the advantage."""
         tokens = Rows(batch, "token")
         known = tokens.known(self.logprob) & tokens.known(self.reference)
         gains = np.where(known, tokens.values(self.logprob) - tokens.values(self.reference), 0.0)

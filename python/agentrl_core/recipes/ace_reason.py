@@ -1,33 +1,35 @@
-"""AceReason-Nemotron: mathematics, then code, then mathematics, with longer answers by stage (arXiv:2505.16400).
+"""AceReason-Nemotron: train on mathematics, code and mathematics, with a length limit per stage (arXiv:2505.16400).
 
     A = (R - mean) / std of the group,   L = - mean over tokens of r A, at r = 1
 
-A batch has exactly one optimizer step, so there is nothing to clip and no divergence to pay for. Three stages of
-mathematics are followed by two of code and a last one of mathematics. An action has at most 8192, 16384 and 24576, then
-24000 and 32768, at last 32768 tokens; one that is cut has no answer, so it is wrong. In the stages of mathematics from
-24576 tokens on, and in the second one of code, tasks of which more than 6 of 16 attempts are right leave the pool when
-they come up. The length of a stage is not stated; here 125 iterations.
+A batch has exactly one optimizer step, so the ratio r is 1 and is never clipped. There is no KL penalty. Three stages
+of mathematics are followed by two of code and a last one of mathematics. An action has at most 8192, 16384 and 24576
+tokens in the stages of mathematics, then 24000 and 32768 in code, and 32768 in the last stage. An action that is cut
+has no answer, so it is wrong. In the stages of mathematics from 24576 tokens on, and in the second stage of code, a
+sampled task leaves the pool if more than 6 of 16 attempts were right. The length of a stage is not stated; here it is
+125 iterations.
 
 Equations:
     Read: the paper's sections 3.2 to 3.4, an excerpt, and notes of others.
 
-    - N1, objective: `Policy`; its clip range does not act in the one step of a batch.
-    - N2, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; which std is not stated.
-    - N3, reward: the environment's, 1 or 0.
-    - N4, stages of length: `LengthStages`, and `Curriculum`: code opens after three stages, and `earlier` goes back to
-      mathematics after five.
-    - N5, filter by pass rate: `PoolFilter(attempts=16)`, whose `at_most` is 6/16 in those stages, else 1.
-    - N6, difficulty of code: left out: the data are chosen by another model's samples before the run.
+    - N1, objective: `Policy`; its clip range has no effect, since a batch has one step.
+    - N2, advantage: `GroupRelative`; its std divides by n - 1, and 1e-6 is added to it. The sources do not state which
+      std is used.
+    - N3, reward: 1 or 0, from the environment.
+    - N4, stages of length: `LengthStages`, and `Curriculum`, which opens code after three stages; its option `earlier`
+      returns to mathematics after five.
+    - N5, filter by pass rate: `PoolFilter(attempts=16)`; its `at_most` is 6/16 in the stages named above, otherwise 1.
+    - N6, difficulty of code: left out: tasks are chosen before the run, by the samples of another model.
 
 Differs:
-    - Length of a stage: in the paper accuracy falls and comes back within 1000 to 2000 steps of the first stage, so its
-      stages are longer; change `every`, `Curriculum` and both schedules together.
-    - Pass rate: of all attempts in the run, at least 16; which attempts count, and when tasks of code became easy, is
-      not stated.
-    - Group size: 8 in the first stage of mathematics and of code, 16 later; the user's choice here.
-    - Temperature of code: 0.6, rising to 1.0 in its second stage; the collector's here.
+    - Length of a stage: in the paper, accuracy falls and recovers within 1000 to 2000 steps of the first stage, so its
+      stages are longer. Change `every`, `Curriculum` and both schedules together.
+    - Pass rate: computed from all attempts in the run, at least 16. The sources state neither which attempts count, nor
+      when tasks of code became easy.
+    - Group size: 8 in the first stage of mathematics and of code, 16 later; here the user chooses it.
+    - Temperature of code: 0.6, rising to 1.0 in its second stage; here it is the collector's.
 
-Needs: the pool's column `domain`, of `math` and `code`; sampling of at least 32768 tokens.
+Needs: the pool's column `domain`, with the values `math` and `code`; sampling of at least 32768 tokens.
 """
 
 from __future__ import annotations
@@ -44,16 +46,16 @@ from agentrl_core.select import ComposedSelector, Curriculum, PoolFilter
 
 @dataclass(frozen=True)
 class LengthStages(Rollout):
-    """Limit the tokens of an action in stages: in iteration n the limit is limits[min(floor(n / every), S - 1)].
+    """Limit the tokens of an action in stages: the limit of iteration n is limits[min(floor(n / every), S - 1)].
 
-    An action that is longer is cut, and the environment gets what there is of it. Validation has no limit.
+    A longer action is cut, and the environment receives the cut text. Validation has no limit.
 
     Args:
-        limits: the limits of the S stages, in tokens.
-        every: iterations of a stage.
+        limits: limits of the S stages, in tokens.
+        every: number of iterations per stage.
 
     Raises:
-        RecipeError: a limit is no positive whole number.
+        RecipeError: a limit is not a positive integer.
 
     Example:
         >>> from agentrl_core.recipes.ace_reason import LengthStages
@@ -66,11 +68,11 @@ class LengthStages(Rollout):
     every: int = option(125, at_least=1)
 
     def limit(self, iteration: int) -> int:
-        """The most tokens of an action."""
+        """Return the largest number of tokens of an action in an iteration."""
         return self.limits[min(iteration // self.every, len(self.limits) - 1)]
 
     async def branch(self, branch: Branch) -> None:
-        """Turns whose actions are cut at the limit."""
+        """Run turns until the branch is over, with training actions cut at the limit."""
         limit = self.limit(branch.group.key[0]) if branch.group.mode == "train" else None
         while not branch.over:
             await branch.generate(max_tokens=limit)
@@ -79,7 +81,7 @@ class LengthStages(Rollout):
 
 
 _EVERY = 125
-_PASS_RATE = Schedule(  # from the third stage on, but not in the first one of code
+_PASS_RATE = Schedule(  # from the third stage on, except in the first stage of code
     1.0,
     6 / 16,
     iterations=2 * _EVERY,

@@ -1,40 +1,44 @@
-"""ActiveVLN: resample failed groups, and start rollouts with ever fewer of an expert's steps (arXiv:2509.12618).
+"""ActiveVLN: resample failed groups, and start rollouts with fewer and fewer of an expert's steps (arXiv:2509.12618).
 
-Three parts, of which the first two are on here:
+There are three parts, of which this recipe switches on the first two:
 
-- a trajectory ends as a failure when it takes more than min(2 n, 120) steps of its own, cut to a whole number, n those
-  that the expert still needs, or after 40 turns, of which each three steps of the expert before it take one;
-- a group in which no rollout succeeds is dropped and made anew, at most twice; `expert=True` then adds the expert's own
-  trajectory to one that still fails;
-- `warm_up=W`: episodes begin after the expert's first steps, which are not trained. Of the expert's N steps
+- A trajectory ends as a failure when it takes more than min(2 n, 120) steps of its own, rounded down, where n is the
+  number of steps that the expert still needs. It also ends as a failure after 40 turns, less one turn for every three
+  expert steps at its start (rounded up).
+- A group without a successful rollout is dropped and sampled again, at most twice. `expert=True` then adds the expert's
+  own trajectory to a group that still fails.
+- `warm_up=W`: episodes start after the expert's first steps, which are not trained. Of the expert's N steps
 
       n = n_min + (N - n_min) f,    f = (log(t) / log(W + 1))^2    in iteration t = 1, 2, … of W
 
-  are left to the policy (floor), but for a share `from_scratch` of the groups and all groups later.
+  are left to the policy, rounded down. A share `from_scratch` of the groups, and all groups after iteration W, start at
+  the beginning.
 
-The environment pays success, scaled by the distance from the goal; its tasks have the expert's steps (`Task.solution`).
-The step fact `steps` is the number of steps that a turn took; without it a turn is one step.
+The environment rewards success, scaled by the distance from the goal; its tasks contain the expert's steps
+(`Task.solution`). The step fact `steps` is the number of steps that a turn took; without it a turn counts as one step.
 
 Equations:
     Read: the public code and the abstract; the paper's text was not read.
 
     - C1, budgets: `Anew.budgets`.
-    - C2, end: `Anew.branch` for the budgets; not computed: stops and malformed turns are judged by the environment.
-    - C3, reward: left out: the environment pays it, which knows the distance.
-    - C4, path similarity: left out: the environment knows both paths; its weight is 0 in the script.
+    - C2, end: `Anew.branch` for the budgets; not computed: the environment checks for stops and malformed turns.
+    - C3, reward: left out: the environment computes it, because it knows the distance.
+    - C4, path similarity: left out: the environment knows both paths; the weight of this term is 0 in the script.
     - C5, resampling: `Anew(attempts=2)`.
-    - C6, expert prefix: `Anew.left`; off here as in the settings, `warm_up=W` switches it on.
-    - C7, advantage: `GroupRelative`; a group of one is 0 here, and its reward in verl (`singleton="raw"`).
+    - C6, expert prefix: `Anew.left`; off here, as in the settings; `warm_up=W` switches it on.
+    - C7, advantage: `GroupRelative`; the advantage in a group of one is 0 here, and its reward in verl
+      (`singleton="raw"`).
     - C8, loss: `Policy(clip=Clip(0.2, 0.28))`, mean over tokens, no KL.
 
 Differs:
     - Mean: machine-made reviews of the paper write GRPO's mean over the tokens of a rollout and then over rollouts,
-      `Policy(aggregate="sequence_mean")`; the script has the mean over tokens, as here. Open.
+      `Policy(aggregate="sequence_mean")`; the script takes the mean over all tokens, as here. Which one the paper uses
+      is open.
     - Turns over the budget: the code samples one more turn and ignores it; here it is not sampled.
-    - Steps over the budget: the code ends in the middle of a turn; here the turn is finished.
-    - Imitation before RL: left out: it needs the expert's trajectories; add
+    - Steps over the budget: the code ends the episode in the middle of a turn; here the turn is finished.
+    - Imitation before RL: left out: it needs the expert's trajectories; to use it, add
       `Train(Imitation("token_mean"), stage="warm_start")`.
-    - Temperature of sampling: 1.2 in the script; the collector's here.
+    - Temperature of sampling: 1.2 in the script; here the collector's.
 """
 
 from __future__ import annotations
@@ -54,22 +58,22 @@ from agentrl_core.rollout import Branch, Group, RolloutSpec, RoundResult, Rounds
 
 @dataclass(frozen=True)
 class Anew(Rounds):
-    """Drops a group in which no rollout succeeded and makes it anew; the other parts are those of the file.
+    """Resample groups without a successful rollout, with budgets and expert prefixes as in the module docstring.
 
-    The draw column `expert` is 1 for a trajectory that is the expert's.
+    The draw column `expert` is 1 for the expert's trajectory.
 
     Args:
-        attempts: how often a group is made anew.
-        expert: whether the expert's trajectory joins a group that still fails.
-        tolerance: steps of a trajectory's own for each that the expert still needs; a task without an expert has
-            `steps` of them.
-        steps: the most steps of a trajectory's own.
-        turns: the most turns of a trajectory, those of the expert included.
-        turn_steps: steps of the expert that count as one turn.
-        warm_up: W: how many iterations begin with the expert's steps; 0: none.
-        at_least: n_min.
-        power: of f.
-        from_scratch: the share of the groups that begin at the beginning anyway.
+        attempts: how often a group is sampled again, at most.
+        expert: whether the expert's trajectory is added to a group that still fails.
+        tolerance: steps that a trajectory may take for each step that the expert still needs. Without an expert, a
+            trajectory may take `steps` steps.
+        steps: largest number of steps of a trajectory, without the expert's.
+        turns: largest number of turns of a trajectory, including those of the expert.
+        turn_steps: number of expert steps that count as one turn.
+        warm_up: W, the number of iterations that start with the expert's steps; 0: none.
+        at_least: n_min, the smallest number of steps left to the policy.
+        power: exponent in f.
+        from_scratch: share of the groups that start at the beginning even during the warm-up.
 
     Raises:
         RecipeError: an option is out of range.
@@ -99,24 +103,24 @@ class Anew(Rounds):
     from_scratch: float = option(0.0, at_least=0, at_most=1)
 
     def left(self, steps: int, iteration: int) -> int:
-        """How many of the expert's steps are left to the policy in an iteration."""
+        """Return how many of the expert's steps are left to the policy in an iteration."""
         if iteration >= self.warm_up or steps <= self.at_least:
             return steps
         share = float((math.log(iteration + 1) / math.log(self.warm_up + 1)) ** self.power)
         return math.floor(round(self.at_least + (steps - self.at_least) * share, 9))
 
     def budgets(self, remaining: int, *, given: int) -> tuple[int, int]:
-        """Return how many steps and turns a trajectory has.
+        """Return the numbers of steps and turns that a trajectory may take.
 
         Args:
-            remaining: steps that the expert still needs; 0 if no expert is known.
-            given: steps of the expert before it.
+            remaining: steps that the expert still needs; 0 if there is no expert.
+            given: number of expert steps at the start of the trajectory.
         """
         steps = min(int(self.tolerance * remaining), self.steps) if remaining else self.steps
         return steps, self.turns - math.ceil(given / self.turn_steps)
 
     async def branch(self, branch: Branch) -> None:
-        """Take turns until it is over or has no budget left."""
+        """Take turns until the episode is over or a budget is used up."""
         given = len(branch.turns)
         most_steps, most_turns = self.budgets(max(len(branch.group.task.solution) - given, 0), given=given)
         steps = 0
@@ -128,7 +132,10 @@ class Anew(Rounds):
             branch.stop("out of turns", status="truncated")
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
-        """Return the group again, as often as no rollout succeeds."""
+        """Return the members, at most `attempts` more times while no rollout succeeds.
+
+        After that, return the expert's trajectory if `expert` is set and the group still fails.
+        """
         steps = len(group.task.solution)
         if not rounds or (len(rounds) <= self.attempts and not self.solved(rounds[-1]).any()):
             if rounds:
@@ -136,7 +143,7 @@ class Anew(Rounds):
             left = self.left(steps, group.iteration)
             if left == steps or group.uniform("from scratch") < self.from_scratch:
                 return self.members
-            # A share that gives back whole steps whatever the division rounds to.
+            # Half a step more, so that `SolutionHint` rounds the share down to exactly the given steps.
             given = (steps - left + 0.5) / steps
             return replace(self.members, prefill=SolutionHint(share=given, unit="actions"))
         solved = any(self.solved(tried).any() for tried in rounds)

@@ -1,30 +1,30 @@
-"""ADHint: the harder a task, the more of an expert's trace is given (arXiv:2512.13095).
+"""ADHint: show a larger part of an expert's trace for harder tasks (arXiv:2512.13095).
 
-After a round without hints the difficulty of a task is D = 1 - mean score. If D > 0 a second round begins behind the
-first floor(w n) tokens of the trace, with
+After a round without hints, the difficulty of a task is D = 1 - mean score. If D > 0, a second round starts after the
+first floor(w n) of the trace's n tokens, with
 
     w = (w_max - w_min) D + w_min + 0.05 N(0, 1)        within 0 and w_max; w_min = 0.1, w_max = 0.6.
 
-Advantages compare plain and hinted members among themselves; then with D of the plain ones and D_h = 1 - mean score of
-the hinted ones, positive advantages of plain members are multiplied by 1 + D, negative ones of hinted members by
-1 + (1 - D_h). Hints are trained where the advantage is not negative, each token by how well its entropy H fits that of
-what the policy wrote behind it (mean C): exp(-|H - C| / C). The bounds, the noise, both factors and the gate are
-not published: they are proposals.
+Advantages compare plain members with plain ones and hinted members with hinted ones. Let D be the difficulty from the
+plain members and D_h = 1 - mean score of the hinted ones. Positive advantages of plain members are multiplied by 1 + D,
+negative advantages of hinted members by 1 + (1 - D_h). Hint tokens are trained if the advantage of their draw is not
+negative. Their weight is exp(-|H - C| / C), with the entropy H of the token and the mean entropy C of the tokens that
+the policy sampled in the draw. The bounds, the noise, both factors and the gate are not published: they are proposals.
 
 Equations:
     Read: the abstract, a survey made from the paper's source, and notes; the paper's formulas were not read.
 
     - N1, difficulty: `HintsByDifficulty`: 1 - mean score of the first round.
     - N2, hint ratio: `HintsByDifficulty.share`, and `SolutionHint(unit="tokens")`, which rounds down.
-    - N3, gate of hint tokens: `FittingHints`; it is at most 1 without the minimum.
-    - N4, selective masking: `FittingHints`: hint tokens of draws with a negative advantage weigh 0.
-    - N5, advantages: `GroupRelative(group_by="group_id,hinted")` and `HintDifficulty`, std of n - 1.
+    - N3, gate of hint tokens: `FittingHints`; the gate is at most 1 even without the minimum.
+    - N4, selective masking: `FittingHints`: hint tokens of draws with a negative advantage have weight 0.
+    - N5, advantages: `GroupRelative(group_by="group_id,hinted")` and `HintDifficulty`; the std has divisor n - 1.
 
 Differs:
-    - Number of hinted rollouts: as many as without a hint; not stated in the notes.
-    - Bounds of the hint ratio: noise may take it below 0.1, down to 0; the notes do not mention a bound.
-    - Base algorithm: its loss is not stated; here PPO's with clip range 0.2 and one step, one mean over all tokens, and
-      old log-probs recomputed, since hints were not sampled.
+    - Number of hinted rollouts: the same as without a hint; the notes do not state it.
+    - Bounds of the hint ratio: noise may lower it below 0.1, down to 0; the notes do not mention a bound.
+    - Base algorithm: its loss is not stated; PPO's loss here, with clip range 0.2, one step, and one mean over all
+      tokens. Old log-probs are recomputed, since hints were not sampled.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HintsByDifficulty(Rounds):
-    """A second round begins with the more of the task's solution, the less of the first succeeded.
+    """Run a second round that starts with a part of the task's solution, a larger part for harder tasks.
 
-    The draw column `hinted` is 1 for the second. The formula is that of the file.
+    The draw column `hinted` is 1 for rollouts of the second round. The module docstring has the formula.
 
     Args:
-        at_least: w_min.
-        at_most: w_max.
-        noise: the standard deviation of w.
-        hinted: members of the second round.
+        at_least: w_min, the hint ratio at difficulty 0 before noise.
+        at_most: w_max, the hint ratio at difficulty 1 before noise, and its upper bound.
+        noise: standard deviation of the noise of w.
+        hinted: rollouts of the second round.
 
     Raises:
         RecipeError: an option is out of range.
@@ -73,22 +73,22 @@ class HintsByDifficulty(Rounds):
     hinted: RolloutSpec = RolloutSpec(prefill_trained=True, fact="hinted")  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
-        """Declare the facts of both kinds."""
+        """Declare the facts of the members of both rounds."""
         super().__post_init__()
         object.__setattr__(self, "facts", {**self.facts, **self.hinted.facts})
 
     def check_options(self) -> None:
-        """The bounds are in order."""
+        """Require at_least <= at_most."""
         self.require(self.at_least <= self.at_most, "at_least", f"give a number up to at_most={self.at_most}")
 
     def share(self, difficulty: float, uniform: float) -> float:
-        """w, for a difficulty and a number in [0, 1) that the noise comes of."""
+        """Return the hint ratio w for a difficulty; the number `uniform` in [0, 1) is mapped to the normal noise."""
         normal = NormalDist().inv_cdf(max(uniform, 2.0**-64))
         share = (self.at_most - self.at_least) * difficulty + self.at_least + self.noise * normal
         return min(max(share, 0.0), self.at_most)
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
-        """The hinted ones, where the task is not solved by all."""
+        """Return the first round; then the hinted round, if the task has a difficulty above 0 and a solution."""
         if not rounds:
             return self.members
         known = rounds[0].scores[np.isfinite(rounds[0].scores)]
@@ -101,9 +101,9 @@ class HintsByDifficulty(Rounds):
 
 @dataclass(frozen=True)
 class HintDifficulty(BatchComponent):
-    """Successes without a hint count more on hard tasks, failures with a hint on tasks that hints make easy.
+    """Scale up positive advantages without a hint on hard tasks, negative ones with a hint if hints make the task easy.
 
-    The factors are those of the file.
+    The module docstring has the factors.
 
     Example:
         >>> from agentrl_core.recipes.ad_hint import HintDifficulty
@@ -116,7 +116,7 @@ class HintDifficulty(BatchComponent):
     makes: ClassVar[tuple[Column, ...]] = (draw("advantage"),)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `advantage` on draws."""
+        """Return `batch` with the scaled `advantage` of draws."""
         rows = Rows(batch, "draw")
         advantages, hinted, groups = rows.values("advantage"), rows.flags("hinted"), rows.keys("group_id")
         scores = rows.values("score")
@@ -132,11 +132,12 @@ class HintDifficulty(BatchComponent):
 
 @dataclass(frozen=True)
 class FittingHints(BatchComponent):
-    """Trains a hint where it helped, and the more of it the better it fits the policy's own uncertainty.
+    """Train hint tokens if the draw's advantage is not negative, and more if their entropy is near the policy's mean.
 
-    The weight of a hint's token is the gate of the file, 0 if the advantage of its draw is negative; all other
-    tokens keep theirs. Tokens of a hint are those without a behaviour log-prob, of draws that are `hinted`. Entropies
-    are those of the column `current_entropy`, which `arl.annotate` makes: hints were not sampled and have none else.
+    The weight of a hint token is multiplied by the gate of the module docstring, or by 0 if the advantage of its draw
+    is negative. All other tokens keep their weights. Hint tokens are the tokens without a behaviour log-prob in draws
+    that are `hinted`. Entropies are read from the column `current_entropy`, which `arl.annotate` computes, since hints
+    were not sampled and have no recorded entropy.
 
     Example:
         >>> from agentrl_core.recipes.ad_hint import FittingHints
@@ -154,7 +155,7 @@ class FittingHints(BatchComponent):
     makes: ClassVar[tuple[Column, ...]] = (token("weight"),)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with its `weight` on tokens scaled."""
+        """Return `batch` with the scaled `weight` of tokens."""
         draws, tokens = Rows(batch, "draw"), Rows(batch, "token")
         written = ~np.isfinite(tokens.values("behaviour_logprob"))
         hint = written & draws.flags("hinted")[tokens.draws]

@@ -1,28 +1,28 @@
-"""AdaSearch: first to solve with and without search, then to know which is needed (arXiv:2512.16883).
+"""AdaSearch: train to solve tasks with and without search, then to decide which is needed (arXiv:2512.16883).
 
-In the first stage half of a group is asked to answer from what the model knows, half to search; each half is compared
-with itself. In the second the model decides first: a task's label is "knowledge suffices" iff at least half of its
-rollouts without search of the first stage were right (of 8 that are sampled now, where it had none), and a decision
-is paid 1 if it is the label's, else 0. GRPO in both. The paper's numbers are not public: 8, 0.5 and the length of the
-first stage are chosen here.
+In the first stage half of a group is prompted to answer from the model's knowledge, the other half to search;
+advantages compare each half with itself. The second stage trains the decision between the two manners. The label of a
+task is "knowledge suffices" if at least half of its first-stage rollouts without search were right. If there are
+none, 8 are sampled when the task is visited. A decision is rewarded with 1 if it matches the label, otherwise with 0.
+Both stages use GRPO. The paper's numbers are not public: 8, 0.5 and the length of the first stage are chosen here.
 
 Equations:
-    Read: the abstract and notes of others; there is no public code, and the paper's text was not read.
+    Read: the abstract and notes by others; there is no public code, and the paper's text was not read.
 
-    - N1, stage 1: `SearchWhereNeeded`, half of a group in each manner, and `GroupRelative` by manner.
+    - N1, stage 1: `SearchWhereNeeded`, with half of a group in each manner, and `GroupRelative` within each manner.
     - N2, pseudo label: `SearchWhereNeeded.suffices`.
-    - N3, stage 2: `Decision`; answers are not trained.
+    - N3, stage 2: `Decision`; this stage does not train answers.
     - N4, advantage: `GroupRelative`.
-    - N5, F1 of awareness: left out: it is a metric of an evaluation, not a reward.
-    - N6, inference: not computed: decisions and answers are episodes of their own here; to answer in the manner that
-      was decided is left to the caller. The loss leaves out the tokens of search results.
+    - N5, F1 of awareness: left out: it is a metric for evaluation, not a reward.
+    - N6, inference: not computed: decisions and answers are separate episodes here; the caller has to answer in the
+      decided manner. The loss leaves out the tokens of search results.
 
 Differs:
-    - Label: made once after the first stage, by the notes; here from the rollouts of the first stage, and sampled anew
-      with the current weights at each visit of a task that had none.
+    - Label: made once after the first stage in the notes; here computed from the rollouts of the first stage, and
+      sampled anew with the current weights at each visit of a task that had none.
 
-Needs: a model that follows the instruction beside the task. One that does not, such as the small one that `agentrl
-train` makes, answers no task right in either manner: all are paid alike, and nothing is learned.
+Needs: a model that follows the instruction next to the task. A model that does not, such as the small one of `agentrl
+train`, answers no task right in either manner: all its rollouts get the same reward, and it learns nothing.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ KNOWS, SEARCHES, DECIDES = 0.0, 1.0, 2.0
 
 @dataclass(frozen=True)
 class Decision(SideTask):
-    """Read the model's decision whether its knowledge suffices: the last `know` or `search` in its text.
+    """Reward the model's decision whether its knowledge suffices: the last `know` or `search` in its text.
 
     Args:
-        label: what is right.
+        label: the right decision, `know` or `search`.
 
     Example:
         >>> from agentrl_core.recipes.ada_search import Decision
@@ -59,7 +59,7 @@ class Decision(SideTask):
     label: str = option("know", filled=True)
 
     def reward(self, text: str) -> float:
-        """1 for the label."""
+        """Return 1 if the decision is the label, otherwise 0."""
         places = {word: text.lower().rfind(word) for word in ("know", "search")}
         said = max(places, key=lambda word: places[word])
         return float(places[said] >= 0 and said == self.label)
@@ -67,17 +67,17 @@ class Decision(SideTask):
 
 @dataclass(frozen=True)
 class SearchWhereNeeded(TextMemory):
-    """Two ways to answer, and the decision between them.
+    """Train two manners of answering, then the decision between them.
 
     The draw column `manner` is 0 for answers from knowledge, 1 for those with search, and 2 for decisions.
 
     Args:
         first_stage: iterations of the first stage.
-        samples: rollouts without search that make a label where the first stage had none.
-        threshold: the share of right ones from which on knowledge suffices.
-        knowing: prompt of answers from knowledge, `{prompt}` is the task.
-        searching: prompt of answers with search.
-        deciding: of decisions.
+        samples: rollouts without search that make a label if the first stage had none.
+        threshold: smallest success rate without search at which knowledge suffices.
+        knowing: prompt template of answers from knowledge; `{prompt}` is the task's prompt.
+        searching: prompt template of answers with search.
+        deciding: prompt template of decisions.
 
     Raises:
         RecipeError: an option is out of range.
@@ -100,11 +100,11 @@ class SearchWhereNeeded(TextMemory):
     )
 
     def initial_state(self) -> State:
-        """Nothing is known of any task."""
+        """Return a state without counts."""
         return {"rates": {}}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """Rollouts and right ones of each task without search, those of the first stage alone."""
+        """Add the rollouts of the first stage without search, and the right ones, to the counts of each task."""
         if closed.iteration >= self.first_stage:
             return state
         rows = Rows(closed.batch, "draw")
@@ -117,7 +117,7 @@ class SearchWhereNeeded(TextMemory):
         return {"rates": rates}
 
     async def group(self, group: Group) -> None:
-        """By the stage."""
+        """Roll out half of the group in each manner in the first stage, and decisions afterwards."""
         if group.iteration < self.first_stage:
             half = group.size // 2
             await group.run([*self.start(group, group.size - half, KNOWS), *self.start(group, half, SEARCHES)])
@@ -135,7 +135,7 @@ class SearchWhereNeeded(TextMemory):
     def start(
         self, group: Group, count: int, manner: float, role: Literal["member", "baseline", "helper"] = "member"
     ) -> list[Branch]:
-        """Branches that answer in one manner."""
+        """Start `count` branches that answer in one manner."""
         template = self.knowing if manner == KNOWS else self.searching
         return group.start_many(
             count,
@@ -145,7 +145,7 @@ class SearchWhereNeeded(TextMemory):
         )
 
     async def suffices(self, group: Group) -> bool:
-        """The label of a task."""
+        """Return whether knowledge suffices for a task; sample rollouts if the first stage had none."""
         tried, won = self.recall(group)["rates"].get(group.task.task_id, (0, 0))
         if not tried:
             branches = await group.run(self.start(group, self.samples, KNOWS, "helper"))

@@ -1,22 +1,23 @@
-"""AEPO: branching that does not run away along one chain, and gradients for uncertain tokens (arXiv:2510.14545).
+"""AEPO: penalise repeated branching, and keep gradients for uncertain tokens (arXiv:2510.14545).
 
-A rollout of its own, before the others, measures where the uncertainty is: at the question, or after tool results
-(`PremonitoredBranching`). The more of it is at the question, the more of the 16 rollouts start there. A token whose
-advantage is positive keeps its gradient above the clip range, and advantages are scaled by the entropy of their tokens,
-by 1 + 0.2 z.
+A probe rollout runs first and measures where the policy is uncertain: at the question, or after tool results
+(`PremonitoredBranching`). The more uncertain it is at the question, the more of the 16 rollouts start there. A token
+with a positive advantage keeps its gradient above the clip range. Advantages are scaled by the entropy of their tokens,
+by 1 + 0.2 z with z the standard score of the entropy.
 
 Equations:
     Read: copies of the public code in other repositories, notes, and the abstract.
 
     - N1, split of the budget: `PremonitoredBranching.starting`.
-    - N2, branching: `PremonitoredBranching.penalised`, by the code.
+    - N2, branching: `PremonitoredBranching.penalised`, as in the code.
     - N3, balanced clip: `Clipped(soft="upper")`, clip range 0.2, dual clip 3.
     - N4, entropy-aware advantage: `EntropyScaled(coefficient=0.2)`, over all trained tokens of the batch.
-    - N5, group advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
+    - N5, group advantage: `GroupRelative`, std with divisor n - 1, plus 1e-6.
 
 Differs:
-    - Statistics of entropies: of a micro-batch in the code, of the batch here.
-    - Optimizer steps a batch: not stated; 8 here, as in ARPO, since the balanced clip acts from the second one on.
+    - Statistics of entropies: over a micro-batch in the code, over the batch here.
+    - Optimizer steps a batch: not stated; 8 here, as in ARPO, because the balanced clip acts only from the second step
+      on.
 """
 
 from __future__ import annotations
@@ -39,23 +40,26 @@ from agentrl_core.weight import EntropyScaled
 
 @dataclass(frozen=True)
 class PremonitoredBranching(EntropyBranching):
-    """ARPO's branching with a probe before it and a penalty for branch upon branch (AEPO, arXiv:2510.14545).
+    """Branch as in ARPO, but start with a probe and penalise repeated copies (AEPO, arXiv:2510.14545).
 
-    A probe, kept and never drawn, runs to its end. With H as in `EntropyBranching`, H_root that of its first segment
-    and H_tool the mean of those at tool results (H_root where it used none), the group starts with
+    A probe rollout runs to its end first; it is stored but never drawn. H is the entropy of `EntropyBranching`, H_root
+    that of the probe's first segment, and H_tool the mean H of its segments after tool results (H_root if it used no
+    tool). The group starts with
 
         m = min(max(int(budget * sigmoid(gap * (H_root - H_tool))) + 1, 1), budget)
 
-    branches; the others are left for copies. A branch makes each of its up to `beam - 1` copies at a tool result iff
+    branches; the rest of the budget is left for copies. At a tool result a branch makes each of its up to `beam - 1`
+    copies iff
 
         min(max((u + entropy_weight * dH) * max(0, 1 - penalty * l), 0), 1) >= probability
 
-    with u ~ U[0, 1) its own, dH by how much H is above that of the branch's first segment, and l the copies that the
-    group made so far. (The paper writes (alpha + gamma dH)(1 - P(l)); this is the public code.) `initial` is not used.
+    with a separate u ~ U[0, 1) for each copy, dH the increase of H since the first segment of the branch, and l the
+    number of copies that the group has made so far. (The paper writes (alpha + gamma dH)(1 - P(l)); this is the form of
+    the public code.) `initial` is not used.
 
     Args:
-        gap: how much the difference of entropies counts.
-        penalty: by how much each copy makes the next one less likely.
+        gap: weight of the difference of entropies.
+        penalty: how much each copy of the group reduces the score of the next one.
 
     Example:
         >>> from agentrl_core.recipes.aepo import PremonitoredBranching
@@ -67,7 +71,7 @@ class PremonitoredBranching(EntropyBranching):
     penalty: float = option(0.05, at_least=0)
 
     async def group(self, group: Group) -> None:
-        """The probe; then rounds of one turn for each live branch, and copies as far as the budget goes."""
+        """Run the probe, then rounds of one turn for each live branch, with copies within the budget."""
         probe = group.start(role="helper")
         await group.run([probe])
         entropies = self.entropies(probe.turns, group.vocabulary_size)
@@ -89,19 +93,19 @@ class PremonitoredBranching(EntropyBranching):
                 live = [group.start()]
 
     def starting(self, root: float, tool: float) -> int:
-        """How many branches start at the prompt."""
+        """Return the number of branches that start at the prompt."""
         if not np.isfinite(root - tool):
             raise self._unknown()
         return min(max(int(self.budget / (1.0 + exp(-self.gap * (root - tool)))) + 1, 1), self.budget)
 
     def penalised(self, turns: Sequence[Turn], change: NDArray[np.float64], copies: int, room: int) -> list[int]:
-        """How many copies each turn makes.
+        """Return the number of copies that each turn makes.
 
         Args:
-            turns: those of a round, in the order of the branches.
-            change: `float64[turns]`, by how much the entropy is above that of the branch's first segment.
-            copies: that the group made before.
-            room: how many it may make.
+            turns: turns of a round, in the order of the branches.
+            change: `float64[turns]`, entropy of each turn minus the entropy of the first segment of its branch.
+            copies: number of copies that the group made before.
+            room: number of copies that still fit into the budget.
         """
         made = [0] * len(turns)
         for row, turn in enumerate(turns):

@@ -1,33 +1,33 @@
 """AEPO (arbitrary entropy): hold the entropy at a target by training on hotter or colder samples (arXiv:2510.08141).
 
-Each task gets its group twice, the second one at temperature 1.2 if the policy's entropy was at most 0.5, else at
-0.8. Advantages are GRPO's within each. Of the second, samples with A > 0.05 take the place of others: the first n =
-min(60, how many there are) of the batch (half as many if the entropy was above the target), with A = 1; the first n
-of the plain samples leave for them. So the gradient is that of GRPO and of REINFORCE on good samples of another
-temperature: hot ones raise the entropy, cold ones lower it. All is trained at temperature 1, and old log-probs are
-recomputed.
+Each task gets two groups. The second one is sampled at temperature 1.2 if the policy's entropy was at most 0.5, else at
+0.8. Advantages are GRPO's within each group. Good samples of the second groups (A > 0.05) then replace plain samples:
+the first n = min(60, number of good samples) of the batch are trained with A = 1, and the first n plain samples are
+dropped. If the entropy was above the target, n is halved. The gradient is thus the sum of GRPO's and of REINFORCE's on
+good samples of another temperature: hot ones raise the entropy, cold ones lower it. All samples are trained at
+temperature 1, with recomputed old log-probs.
 
-The entropy is the mean of - log p of the sampled tokens in the code, here the metric `entropy` of the updates. AEPO of
-arXiv:2510.14545 is another one: `recipes.AEPO`.
+The entropy is the mean of - log p of the sampled tokens in the code, and the metric `entropy` of the updates here. The
+AEPO of arXiv:2510.14545 is a different method: `recipes.AEPO`.
 
 Equations:
     Read: the authors' code and the introduction of its repository.
 
-    - R1, gradient: GRPO's of the plain samples and that of log p of the others, in one batch.
+    - R1, gradient: GRPO's for plain samples and the gradient of log p for the good samples, in one batch.
     - R2, temperature: `BangBang("entropy", threshold=0.5, below=1.2, above=0.8)`, 1.2 before the first update.
-    - C1, samples of the regulator: `Substituted`; its `share` halves them if the entropy is above the target.
+    - C1, samples of the regulator: `Substituted`; its `share` halves their number if the entropy is above the target.
     - C2, batch: `Substituted`.
     - C3, advantage of GRPO: `GroupRelative(group_by="group_id,tilted")`, std of n - 1 and 1e-6 added to it.
     - C4, loss: `Policy`, clip range 0.2, dual clip 3, mean over tokens; `UnitTemperature` and recomputed log-probs.
 
 Differs:
-    - Tasks of the regulator: the first quarter of a batch in the code, all here and in notes on the paper; n is bounded
-      by 60 in both.
-    - Form of the regulator: in the paper a term of log p beside GRPO's, of weight alpha without a value; in the code
-      and here its samples take the place of others in the clipped loss.
+    - Tasks of the regulator: the first quarter of a batch in the code; all tasks here and in notes on the paper. n is
+      at most 60 in both.
+    - Form of the regulator: the paper adds a term of log p to GRPO's objective, with a weight alpha that has no given
+      value; in the code and here, the regulator's samples replace others in the clipped loss.
     - Later version of the paper (SCOPE-RL), by axolotl's documentation: the temperature is clip(1 + target - H, 0.8,
-      1.2), and alpha = 1/64 is also the share of tasks of the regulator; here the version of the authors' code.
-    - No good sample: the code fails; the batch stays as it is here.
+      1.2), and alpha = 1/64 is also the share of the regulator's tasks; this recipe follows the authors' code.
+    - No good sample: the code fails; here all plain samples are trained as they are.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BangBang(Controller):
-    """One of two numbers, by the side of a threshold on which the metric was last.
+    """Switch between two numbers when a metric crosses a threshold.
 
-    AEPO's temperature (arXiv:2510.08141) is BangBang("entropy", threshold=..., below=1.2, above=0.8): hot where the
+    AEPO's temperature (arXiv:2510.08141) is BangBang("entropy", threshold=..., below=1.2, above=0.8): hot if the
     entropy is at most the target.
 
     Args:
         metric: name of the metric.
-        threshold: where it switches.
-        below: the number where the metric is at most the threshold, and before the first metric.
-        above: the number where it is above.
+        threshold: value of the metric at which the number switches.
+        below: the number if the metric is at most the threshold, and before the first metric.
+        above: the number if the metric is above the threshold.
 
     Example:
         >>> from agentrl_core.recipes.aepo_ae import BangBang
@@ -76,39 +76,39 @@ class BangBang(Controller):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The metric."""
+        """Return the name of the metric."""
         return (self.metric,)
 
     @property
     def examples(self) -> tuple[float, ...]:
-        """Both numbers."""
+        """Return both numbers."""
         return self.below, self.above
 
     def begin(self) -> State:
-        """Below."""
+        """Return the state before the first metric, which gives the number `below`."""
         return {"above": False}
 
-    def move(self, state: State, *metrics: float) -> State:  # noqa: ARG002 - the last one alone counts
-        """The side of the metric."""
+    def move(self, state: State, *metrics: float) -> State:  # noqa: ARG002 - only the last metric counts
+        """Return whether the metric is above the threshold, as the new state."""
         return {"above": metrics[0] > self.threshold}
 
     def value(self, state: State) -> float:
-        """The number of the side."""
+        """Return the number for a state."""
         return self.above if state["above"] else self.below
 
 
 @dataclass(frozen=True)
 class Substituted(BatchComponent):
-    """Good samples of another temperature in the place of as many plain ones.
+    """Replace plain samples by good samples of another temperature.
 
-    Draws are in the order of their ids. Of the n_t draws with `tilted` whose advantage is above `above`, the first
-    floor(share * min(at_most, n_t)) stay, with an advantage of 1; as many of the others leave, the first ones, if there
-    are so many.
+    Draws are ordered by their ids. Of the n_t draws with `tilted` whose advantage is above `above`, the first
+    floor(share * min(at_most, n_t)) are kept, with an advantage of 1; the rest with `tilted` are dropped. The same
+    number of draws without `tilted` is dropped, the first ones, or all if there are fewer.
 
     Args:
-        at_most: draws that take a place.
-        above: the advantage of a good one.
-        share: of those, 0 to 1.
+        at_most: largest number of good draws to keep, before `share` is applied.
+        above: a draw is good if its advantage is above this number.
+        share: share of the good draws to keep, 0 to 1.
 
     Raises:
         RecipeError: an option is out of range.
@@ -128,7 +128,7 @@ class Substituted(BatchComponent):
     share: float = option(1.0, at_least=0, at_most=1)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `advantage` and with `keep` on draws."""
+        """Return `batch` with a new `advantage`, and with `keep` on draws."""
         rows = Rows(batch, "draw")
         tilted, advantages = rows.flags("tilted"), rows.values("advantage")
         order = np.argsort(batch.column("trajectory_id", "draw"), kind="stable")

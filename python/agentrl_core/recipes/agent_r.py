@@ -1,26 +1,28 @@
-"""Agent-R: cut a failed trajectory at its first error, and continue it as a successful one (arXiv:2501.11425).
+"""Agent-R: cut a failed trajectory at its first error, and continue it with a successful one (arXiv:2501.11425).
 
-Members good and bad of a group make a pair if V(good) - V(bad) > 0.2 and V(good) > 0.7. The actor judges the steps of
-the bad one as good, uncertain or bad; up to and with the first bad turn it is context, not trained; then comes one of
-ten revision thoughts, then the good one's turns after those that it shares with that beginning, both trained. Members
-with V > 0.7 are trained as they are, the others are not: supervised, in rounds of collecting and training. Here pairs
-are those of independent members; the published search grows them by MCTS.
+A good and a bad member of a group form a pair if V(good) - V(bad) > 0.2 and V(good) > 0.7. The actor marks each step of
+the bad member as good, uncertain or bad. A revision trajectory begins with the bad member's turns up to and including
+its first bad turn, as untrained context. It continues with one of ten revision thoughts, then with the good member's
+turns after the turns that both share; both parts are trained. Members with V > 0.7 are trained unchanged, all other
+members are not trained. Training is supervised, in rounds of collecting and training. Here the members of a pair are
+independent; the published search grows them by MCTS.
 
 Equations:
     Read: the public code and the abstract; the paper's text was not read.
 
-    - C1, tree search: left out: members are independent, so a pair need not share more than its task; the program
-      `MonteCarlo` is a search.
+    - C1, tree search: left out: members are independent, so the members of a pair may share only their task. The
+      program `MonteCarlo` is a tree search.
     - C2, pairs: `Revise.pairs`.
-    - C3, first error: `JudgeLocator`: good or uncertain goes on, bad ends the prefix.
+    - C3, first error: `JudgeLocator`: the prefix continues after good and uncertain steps, and ends with the first bad
+      one.
     - C4, revision trajectory: `Revise`, by `Branch.splice`.
     - C5, loss: `Imitation(aggregate="token_mean")`.
 
 Differs:
-    - General data: the paper mixes it in, in a share that was not read; none here.
-    - Thresholds: no number in the sources; 0.7 and 0.2 are proposals.
-    - Bad members without a bad turn, or whose first bad turn ends the episode: all of it is the prefix in the code;
-      here the pair is left out, since an episode that is over cannot go on.
+    - General data: the paper mixes in general data, with a share that was not read; none here.
+    - Thresholds: the sources give no numbers; 0.7 and 0.2 are proposals.
+    - Bad members without a bad turn, or whose first bad turn ends the episode: the code uses the whole member as the
+      prefix. Here the pair is left out, since an ended episode cannot continue.
 """
 
 from __future__ import annotations
@@ -56,13 +58,13 @@ _THOUGHTS = (
 
 @dataclass(frozen=True)
 class Revise(Rounds):
-    """Makes a revision out of each pair of a good and a bad member; it and the good ones are trained.
+    """Revise the bad member of each pair of a good and a bad member; train the revisions and the good members.
 
     Args:
-        judge: how the actor judges steps.
-        gap: the values of a pair differ by more.
-        good_above: the value of its better one is larger.
-        reply: what follows the revision thought, in the context.
+        judge: locates the first bad step, by marks of the actor.
+        gap: the values of a pair differ by more than this.
+        good_above: the value of the better member of a pair is larger than this.
+        reply: untrained context after the revision thought.
 
     Example:
         >>> from agentrl_core.recipes.agent_r import Revise
@@ -76,7 +78,7 @@ class Revise(Rounds):
     reply: str = option("Go on.", filled=True)
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
-        """The members; then the revision."""
+        """Return the members of the first round; after it, create the revisions and return None."""
         if not rounds:
             return self.members
         branches, values = rounds[0]
@@ -90,13 +92,13 @@ class Revise(Rounds):
         return None
 
     def pairs(self, values: NDArray[np.float64]) -> list[tuple[int, int]]:
-        """Return the good and the bad member of each pair, by their values; one without a value is in none."""
+        """Return the good and the bad member of each pair, by value; a member without a value is in no pair."""
         gaps = values[:, None] - values[None, :]
         found = np.argwhere((values[:, None] > self.good_above) & (gaps > self.gap))
         return [(int(good), int(bad)) for good, bad in found]
 
     async def _revise(self, group: Group, good: Branch, bad: Branch, fault: ErrorLocation | None, number: int) -> None:
-        """The bad beginning, a thought, and the good end."""
+        """Create the revision of a pair: the bad beginning, a thought, and the good end."""
         if fault is None:
             return
         turn = bad.turns[fault.step.turn]

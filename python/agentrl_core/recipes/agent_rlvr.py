@@ -1,29 +1,30 @@
 """Agent-RLVR: retry failed attempts with guidance that training does not see, and prefer successes (arXiv:2506.11425).
 
-The agent `teacher` is asked for guidance about each attempt that failed, and the task is tried again with it. Guided
-trajectories are trained as if they had been asked the task alone (`Branch.with_prompt`). Then DPO on pairs of one task:
+The agent `teacher` writes guidance about each failed attempt, and the policy repeats the task with this guidance.
+Guided trajectories are trained with the original prompt, without the guidance (`Branch.with_prompt`). The loss is DPO
+on pairs of rollouts of the same task:
 
     a guided success with the attempt that it repeats;   another success with an unguided failure
     L = - mean over pairs of log sigmoid(0.1 (x_success - x_failure)),   x = sum of log p - log p_ref
 
-The paper samples 16 trajectories of a task (`collect(group_size=16)`) and gives no beta.
+The paper samples 16 trajectories per task (`collect(group_size=16)`) and does not state beta.
 
-Needs: the model reference, an agent `teacher`.
+Needs: the reference model, an agent `teacher`.
 
 Equations:
     Read: the paper's section 2.2 and algorithm 1.
 
-    - N1, loop: `Guided`: each attempt that failed is repeated once.
-    - N2, pairs: `AttemptPairs`; `NearestPairs`, which pairs by length, is not of the paper.
-    - N3, DPO: `Preference(beta=0.1)`, of sums over trained tokens.
+    - N1, loop: `Guided`: each failed attempt is repeated once.
+    - N2, pairs: `AttemptPairs`; `NearestPairs`, which pairs by length, is not from the paper.
+    - N3, DPO: `Preference(beta=0.1)`, on sums over trained tokens.
 
 Differs:
-    - Pairs: the paper may take the same failure for several successes; here a draw is in one pair, and a success for
-      which no failure is left is in none.
-    - Instruct-tuning: the paper first imitates a fifth of the unguided successes for five epochs, and the model that
-      results is the reference; here the policy and the reference that are given.
-    - Trajectories of the teacher: the paper trains them too; none here.
-    - Optimizer steps: the paper makes one epoch over the pairs of all tasks, its batch size is not stated; 1 here.
+    - Pairs: the paper may pair one failure with several successes; here a draw is in at most one pair, and a success
+      without a remaining failure is in none.
+    - Instruct-tuning: the paper first imitates a fifth of the unguided successes for five epochs, and uses the
+      resulting model as the reference; here the user provides the policy and the reference.
+    - Trajectories of the teacher: the paper also trains them; none here.
+    - Optimizer steps: the paper makes one epoch over the pairs of all tasks, and does not state its batch size; 1 here.
 """
 
 from __future__ import annotations
@@ -58,13 +59,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AgentHint(HintSource):
-    """A hint from another agent, which sees the task and an attempt.
+    """Query another agent for a hint; its prompt contains the task and an attempt.
 
     Args:
-        agent: who is asked: the name of an agent of the collector; one without an engine of its own is spoken for by
-            the policy.
-        question: what it is asked. `{task}` becomes the task's question, `{solution}` its solution, and `{attempt}`
-            the text of the first of the branches that the advice is about.
+        agent: name of an agent of the collector; an agent without its own engine uses the policy's engine.
+        question: prompt template of the agent. `{task}` becomes the task's question, `{solution}` its solution, and
+            `{attempt}` the text of the first branch that the hint is about.
 
     Example:
         >>> from agentrl_core.recipes.agent_rlvr import AgentHint
@@ -79,7 +79,7 @@ class AgentHint(HintSource):
     )
 
     async def hint(self, group: Group, of: Sequence[Branch]) -> Hint | None:
-        """The answer; an empty text if the agent answers nothing."""
+        """Return the agent's response as a hint, or None if it is empty."""
         text = await ask_agent(
             group, fill_template(self.question, group, of), agent=self.agent, about=next(iter(of), None)
         )
@@ -88,24 +88,24 @@ class AgentHint(HintSource):
 
 @dataclass(frozen=True)
 class _About(HintSource):
-    """The guidance of another source, about one attempt of the first round."""
+    """Query another hint source about one attempt of the first round."""
 
     source: HintSource
     place: int = 0
 
     async def hint(self, group: Group, of: Sequence[Branch]) -> Hint | None:
-        """Ask the source for guidance about this attempt."""
+        """Return the source's hint about this attempt."""
         return await self.source.hint(group, of[self.place : self.place + 1])
 
 
 @dataclass(frozen=True)
 class Guided(Rounds):
-    """Try again what failed, once, with the guidance of a teacher that training does not see.
+    """Repeat each failed attempt once, with a teacher's guidance that training does not see.
 
     The draw column `attempt` numbers the first attempts of a group from 1; it is -k for the repetition of attempt k.
 
     Args:
-        guided: how an attempt is repeated; its number and its mark are those of the program.
+        guided: spec of a repeated attempt; the program itself sets its count and its fact.
 
     Example:
         >>> from agentrl_core.recipes.agent_rlvr import Guided
@@ -124,7 +124,7 @@ class Guided(Rounds):
     )
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
-        """The attempts; then those that failed again."""
+        """Return the first attempts, then the guided repetitions of the failed ones."""
         if not rounds:
             kinds = [kind for kind in self.members for _ in range(group.size if kind.count is None else kind.count)]
             return _numbered(kinds, range(1, len(kinds) + 1))
@@ -138,7 +138,7 @@ class Guided(Rounds):
 
 
 def _numbered(kinds: Sequence[RolloutSpec], numbers: Sequence[int]) -> RolloutSpec:
-    """One rollout of each kind, with its number as the fact `attempt`."""
+    """Return one rollout per spec, with its number as the fact `attempt`."""
     pairs = zip(kinds, numbers, strict=True)
     return reduce(add, [replace(kind, count=1, fact="attempt", value=number, others=None) for kind, number in pairs])
 
@@ -147,12 +147,12 @@ def _numbered(kinds: Sequence[RolloutSpec], numbers: Sequence[int]) -> RolloutSp
 class AttemptPairs(BatchComponent):
     """Pair each success with an unguided failure of its task: draw column `pair`, advantage 1 and -1.
 
-    A guided success is paired with the attempt that it repeats. Other successes, in order, take the first unguided
-    failure that is left; members of a group differ by chance alone. Draws without a partner have pair -1 and advantage
-    0, and so have guided failures.
+    A guided success is paired with the attempt that it repeats. Each other success, in order, takes the first remaining
+    unguided failure; members of a group differ only by chance. Draws without a partner have pair -1 and advantage 0; so
+    do all guided failures.
 
     Args:
-        attempt: draw column: -k for the guided repetition of attempt k.
+        attempt: draw column of attempt numbers: -k for the guided repetition of attempt k.
 
     Example:
         >>> from agentrl_core.recipes.agent_rlvr import AttemptPairs
@@ -190,11 +190,11 @@ class AttemptPairs(BatchComponent):
 class NearestPairs(BatchComponent):
     """Pair each success with the failure of its group whose length is nearest: draw column `pair`, advantage 1 and -1.
 
-    Successes are served in order; of failures as near the first one is taken. A draw is in one pair at most; the others
-    have pair -1 and advantage 0.
+    Successes choose in order; of equally near failures the first is taken. A draw is in at most one pair; unpaired
+    draws have pair -1 and advantage 0.
 
     Args:
-        at_most: pairs of a group.
+        at_most: largest number of pairs per group.
 
     Raises:
         RecipeError: an option is out of range.

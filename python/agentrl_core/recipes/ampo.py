@@ -1,14 +1,16 @@
-"""AMPO: in failed groups, learn from the teachers that the policy understands best (arXiv:2510.02227).
+"""AMPO: in failed groups, learn from the teachers' traces that the policy understands best (arXiv:2510.02227).
 
-If no score of a group is above 0.6, each agent of `teachers` solves the task. By c, the geometric mean probability of
-the right answer's tokens after the question and a teacher's trace (a model of the collector,
-`Group.query("comprehension")`), the best min(number of teachers, 2) traces replace as many failures, which are drawn at
-random; the other traces are dropped. Of equal traces the shorter one is better. A trace has a score of at least 1.
-Advantages are those of GRPO over the group after replacement. The loss of a group has two means:
+If no score of a group is above 0.6, each agent of `teachers` solves the task. Traces are ranked by c, the geometric
+mean probability of the right answer's tokens after the question and the trace. A model of the collector computes c
+(`Group.query("comprehension")`). The best min(number of teachers, 2) traces replace the same number of failed rollouts,
+which are drawn at random; the other traces are dropped. Of traces with equal c the shorter one ranks higher. A trace
+has a score of at least 1. Advantages are computed as in GRPO, over the group after the replacement. The loss of a group
+has two means:
 
     L = - 1/N_off sum_j 1/|o_j| sum_t f_t A_j - 1/T_on sum_i sum_t min(r A_i, clip(r, 0.8, 1.2) A_i),
 
-over its N_off traces with f = p / (p + 0.1), and over its T_on other tokens; then the mean over groups.
+over its N_off traces with f = p / (p + 0.1), and over the T_on tokens of its other rollouts. The total loss is the mean
+over groups.
 
 Equations:
     Read: the authors' code, the repository's README, and notes on the paper; its text was not read. Equations 5 to 7
@@ -17,21 +19,22 @@ Equations:
     - 3, trigger: `Taught(solved_above=0.6)`.
     - 4, number of replacements: `Taught(at_most=2)`.
     - 5, comprehension: `Group.query("comprehension")`; the collector's model computes it.
-    - C1, comprehension of the code: the arithmetic mean; another model of the collector.
-    - 6, advantage: `AtLeastOne`, then `GroupRelative`; the code has no std, `GroupRelative(scale="none")`.
+    - C1, comprehension of the code: the arithmetic mean; it needs another model of the collector.
+    - 6, advantage: `AtLeastOne`, then `GroupRelative`; the code does not divide by the std,
+      `GroupRelative(scale="none")`.
     - C2, split advantage: left out: an option of the code that its script does not set.
-    - C3, off-policy token loss: `Expert(0.1)`, the policy's own probability.
+    - C3, off-policy token loss: `Expert(0.1)`, which reads the policy's own probability.
     - C4, mixed loss of the code: `weight=ExpertMask()` and `Policy(clip=Clip(0.2, 0.2, 10.0), expert=Expert(0.1),
       aggregate="constant", constant=8192.0, entropy=0.001)`: a sum over all tokens, and a dual clip.
-    - 7, mixed objective of the paper: `SeparateMeans`; f of the policy's probability alone, as the script.
+    - 7, mixed objective of the paper: `SeparateMeans`; f reads only the policy's probability, as in the script.
 
 Differs:
-    - Ratio of traces: p over the teacher's probability in equation 7; here p, as C3, since a teacher's probabilities
-      are not recorded.
-    - Several groups in a batch: equation 7 has one; here the mean over groups.
-    - Entropy: 0.001 in the code, and in no equation of the notes; it is kept.
-    - Pool: correct traces made before training; here teachers are asked during the rollout, and their traces count as
-      right whatever the environment's reward is.
+    - Ratio of traces: p divided by the teacher's probability in equation 7; p here, as in C3, since the teacher's
+      probabilities are not recorded.
+    - Several groups in a batch: equation 7 has one group; here the loss is the mean over groups.
+    - Entropy: coefficient 0.001 in the code, in no equation of the notes; used here.
+    - Pool: the source has correct traces made before training; here teachers are queried during the rollout, and their
+      traces count as right even if the environment's reward is low.
 """
 
 from __future__ import annotations
@@ -57,13 +60,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Taught(Rounds):
-    """Traces of teachers take the places of failures, where all failed; the draw column `taught` is 1 for them.
+    """Replace failed rollouts by teachers' traces if all members failed; the draw column `taught` is 1 for traces.
 
     Args:
-        teachers: names of agents.
-        question: what they are asked; `{task}` as in `recipes.agent_rlvr.AgentHint`.
-        comprehension: the model of the collector that computes c of a trajectory.
-        at_most: traces of a group.
+        teachers: names of the agents that are teachers.
+        question: prompt template of the teachers; `{task}` as in `recipes.agent_rlvr.AgentHint`.
+        comprehension: name of the collector's model that computes c of a trajectory.
+        at_most: largest number of traces in a group.
 
     Raises:
         RecipeError: an option is out of range.
@@ -84,16 +87,16 @@ class Taught(Rounds):
 
     @property
     def queried_models(self) -> tuple[str, ...]:
-        """The model that measures how well a trace is understood."""
+        """Return the name of the model that measures how well the policy understands a trace."""
         return (self.comprehension,)
 
     @property
     def names(self) -> list[str]:
-        """The teachers."""
+        """Return the names of the teachers."""
         return list(self.teachers)
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
-        """The first round; then traces, where it failed."""
+        """Return the members of the first round; after it, add teachers' traces if all members failed."""
         if not rounds:
             return self.members
         if not self.solved(rounds[0]).any():
@@ -101,7 +104,7 @@ class Taught(Rounds):
         return None
 
     async def _teach(self, group: Group, failed: RoundResult) -> None:
-        """Have the teachers solve it, and put the clearest traces in the places of failures."""
+        """Query the teachers for traces, and replace failed rollouts by the traces with the highest c."""
         traces = []
         for teacher in self.names:
             text = await ask_agent(group, fill_template(self.question, group, []), agent=teacher)
@@ -123,7 +126,7 @@ class Taught(Rounds):
 
 @dataclass(frozen=True)
 class AtLeastOne(BatchComponent):
-    """Traces of teachers count as right: the score of a draw that was `taught` is at least 1.
+    """Raise the score of draws that are `taught` to at least 1, since teachers' traces count as right.
 
     Example:
         >>> from agentrl_core.recipes.ampo import AtLeastOne
@@ -136,7 +139,7 @@ class AtLeastOne(BatchComponent):
     makes: ClassVar[tuple[Column, ...]] = (draw("score"),)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `score` on draws."""
+        """Return `batch` with the raised `score` of draws."""
         rows = Rows(batch, "draw")
         scores = rows.values("score")
         return rows.write(score=np.where(rows.flags("taught"), np.maximum(scores, 1.0), scores))
@@ -144,10 +147,11 @@ class AtLeastOne(BatchComponent):
 
 @dataclass(frozen=True)
 class SeparateMeans(BatchComponent):
-    """Give traces and rollouts of a group means of their own, in a loss that is the mean over draws.
+    """Average traces and other rollouts of a group separately, in a loss that is the mean over draws.
 
-    The weight of a draw of n tokens, of N draws in K groups, is N / (K N_off) if it was `taught`, else
-    N n / (K T_on): the loss is then the mean over groups of a mean over traces and a mean over tokens.
+    In a batch of N draws in K groups, the weight of a draw with n tokens is multiplied by N / (K N_off) if it is
+    `taught`, otherwise by N n / (K T_on). The loss is then the mean over groups of two terms: a mean over traces, plus
+    a mean over the tokens of other rollouts.
 
     Example:
         >>> from agentrl_core.recipes.ampo import SeparateMeans
@@ -160,7 +164,7 @@ class SeparateMeans(BatchComponent):
     makes: ClassVar[tuple[Column, ...]] = (draw("weight"),)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with its `weight` on draws scaled."""
+        """Return `batch` with the scaled `weight` of draws."""
         rows = Rows(batch, "draw")
         groups, taught = rows.keys("group_id"), rows.flags("taught")
         size = np.where(rows.valid, np.where(taught, rows.trained > 0, rows.trained), 0.0)

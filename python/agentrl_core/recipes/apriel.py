@@ -1,14 +1,15 @@
-"""Apriel-Reasoner: keep the share of each domain in training, and shorten easy answers (arXiv:2604.02007).
+"""Apriel-Reasoner: keep each domain's share of the training data, and shorten answers to easy tasks (arXiv:2604.02007).
 
-Domains differ in how many of their groups survive admission, so their shares drift. The groups of an iteration are
-shared out by w_d = target_d clip(target_d / realised_d, 0.1, 10), realised_d the smoothed share of the domain among the
-draws that were kept. An answer that comes near the longest length L is charged over the last B tokens,
+Domains differ in how many of their groups are admitted, so their shares of the batch drift. The groups of an iteration
+are therefore distributed over domains in proportion to w_d = target_d clip(target_d / realised_d, 0.1, 10), where
+realised_d is the smoothed share of domain d among the kept draws. An answer close to the longest length L is penalised
+over the last B tokens:
 
-    R = [right] + s p,    p = -min(max(length - (L - B), 0) / B, 1),    A = R - mean R of the others
+    R = [right] + s p,    p = -min(max(length - (L - B), 0) / B, 1),    A = R - mean R of the other answers
 
-with s the share of its group that is right if it is right itself, else 1: a right answer to a hard task may be long.
-One ratio for an answer, and a loss in proportion to its length. Targets are equal here: name your domains in
-`select.Quota("math=0.4,code=0.3,...")`.
+s is the share of right answers in the group if the answer itself is right, otherwise 1: a right answer to a hard task
+may be long. Each answer has one importance ratio, and its loss is proportional to its length. Targets are equal here;
+set the shares of your domains with `select.Quota("math=0.4,code=0.3,...")`.
 
 Equations:
     Read: the public code, the abstract and notes of others; the paper's text was not read.
@@ -16,18 +17,18 @@ Equations:
     - C1, adaptive domain sampling: `Quota(at_least=0.1, at_most=10.0)`.
     - C2, length penalty: `DifficultyPenalty`, over the last `buffer` tokens of `longest`.
     - C3, difficulty-aware penalty: `DifficultyPenalty`; an answer of the longest length has s = 1.
-    - C4, advantage: `GroupRelative`, mean of the others, no std.
+    - C4, advantage: `GroupRelative`, with the mean of the other answers and without a std.
     - C5, loss: `Policy`, `Ratio("sequence")`, `aggregate="constant", constant=1.0`: the sum over tokens, divided by the
       number of answers.
     - C6, reward: `OutcomeScore(success=1.0, failure=0.0)`.
 
 Differs:
-    - Realised shares: of all rollouts that finished in the run, once there are 50, in the code; of draws that were
-      kept, smoothed over iterations, here.
+    - Realised shares: in the code, shares of all rollouts that finished in the run, from 50 rollouts on; here, shares
+      of the kept draws, smoothed over iterations.
     - Targets: math 0.35, code 0.25, logic 0.15, instructions 0.15 and functions 0.1 in the code; equal here.
-    - Reward of instructions: the share of the constraints that hold in the code; here 1 if the answer is right, else 0.
-      `OutcomeScore()` keeps the environment's reward.
-    - Clip range: 0.02 by default of the code, as here; that of the run is not stated.
+    - Reward of instructions: in the code, the share of fulfilled constraints; here 1 if the answer is right, otherwise
+      0. `OutcomeScore()` keeps the environment's reward.
+    - Clip range: 0.02 here, the code's default; the clip range of the published run is not stated.
     - Penalty: B and the exponent of s are not stated; 2048 and 1 here.
 """
 
@@ -51,17 +52,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DifficultyPenalty(BatchComponent):
-    """Penalises long answers, right ones the less the fewer of their group are right.
+    """Penalise long answers; penalise a right answer less if few answers of its group are right.
 
         score - s * min(max(length - (longest - buffer), 0) / buffer, 1)
 
-    s is (share of the group's draws that succeeded)^power for a draw that succeeded before the longest length, else 1.
-    A length is a number of trained tokens.
+    s is (share of the group's draws that succeeded)^power for a successful draw shorter than `longest`, otherwise 1.
+    The length is the number of trained tokens.
 
     Args:
         longest: length with the full penalty.
-        buffer: tokens before it that are charged, at most `longest`.
-        power: of the share.
+        buffer: number of tokens before `longest` over which the penalty rises, at most `longest`.
+        power: exponent of the share.
 
     Raises:
         RecipeError: an option is out of range.
@@ -81,11 +82,11 @@ class DifficultyPenalty(BatchComponent):
     power: float = option(1.0, at_least=0)
 
     def check_options(self) -> None:
-        """The buffer is part of the length."""
+        """Check that the buffer is at most the longest length."""
         self.require(self.buffer <= self.longest, "buffer", f"give a number of at most longest={self.longest}")
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `score` on draws."""
+        """Return `batch` with a changed `score` on draws."""
         rows = Rows(batch, "draw")
         groups, lengths = rows.keys("group_id"), rows.trained
         right = rows.valid & rows.flags("success")

@@ -1,53 +1,60 @@
-"""ARES: explore long on hard tasks and little on easy ones, by a bonus that is held against tasks as difficult.
+"""ARES: explore more on hard tasks and less on easy ones, by a bonus relative to tasks of similar difficulty.
 
-A trained token explores if the mean entropy W of the `width` trained tokens from it on reaches a threshold: the mean
-over the batch's draws of the 0.95-quantile of their token entropies. N is how many of a draw's tokens do. By the share
-of draws of its group that succeeded, a draw is easy (at least 2/3), medium (at least 1/3) or hard. With the target T of
-its difficulty, the mean N of the batch before, the score of failures alone gets e:
+A trained token explores if W, the mean entropy of the `width` trained tokens that begin with it, reaches a threshold:
+the mean over the batch's draws of the 0.95-quantile of their token entropies. N is the number of exploring tokens of a
+draw. A draw is easy, medium or hard if the success rate of its group is at least 2/3, at least 1/3, or less. The target
+T is the mean N of the draws of this difficulty in the previous batch. A bonus e is added to the score of failed draws
+only:
 
     e = - lambda g,   lambda = max(0, (mean N - T) / (var N + 1e-6)),   g = max(d, 0) easy, |d| medium, max(-d, 0) hard
 
-with d = N - T. Groups whose mean score is not within 0.01 and 0.99 leave the loss. The KL penalty is relaxed at tokens
-that explore. A batch is 4 optimizer steps. Two mechanisms of the paper are left out: rollouts do not branch where
-tokens explore, and the KL penalty has no controller, whose targets and rate the paper does not give.
+with d = N - T, and the mean and variance of N over the draws of this difficulty. Groups with a mean score outside
+[0.01, 0.99] leave the loss. The KL penalty is relaxed at exploring tokens. A batch has 4 optimizer steps. Two
+mechanisms of the paper are left out: rollouts do not branch at exploring tokens, and the KL penalty has no controller,
+because the paper does not give its targets and rate.
 
-The public code has another bonus (`kind="code"`). Its threshold (`threshold="windows"`) follows the median over draws
-of the 0.95-quantile of W. With M = max(1, f T), f = .15, .25, .35 (easy, medium, hard), the knee k = 2, 3, 4, the
-softness q = 2, 2.5, 3, cap = coefficient * (1, 1, 1.2), sigma the sigmoid and h(x) = x^2 / (2 k) up to k, then x -
-k / 2:
+The public code has another bonus (`kind="code"`). Its threshold (`threshold="windows"`) is a moving average of the
+median over draws of the 0.95-quantile of W. Let M = max(1, f T). For easy, medium and hard draws, f = .15, .25, .35,
+the knee k = 2, 3, 4, the softness q = 2, 2.5, 3, and cap = coefficient * (1, 1, 1.2). With sigma the sigmoid, and h(x)
+= x^2 / (2 k) up to k, then x - k / 2, the bonus is:
 
-- easy success: e = -min(cap, cap h(max(d - M, 0)) / (M + k)); medium success: the same with |d| for d;
-- hard success: cap sigma((d + M) / q) if d >= -M, else -min(cap, 0.5 cap h(-d - M) / (M + k));
-- failure: cap sigma(max(d - M, 0) / q), times 0.6 if easy and 0.8 if medium.
+- easy success: e = -min(cap, cap h(max(d - M, 0)) / (M + k)); medium success: the same with |d| in place of d;
+- hard success: e = cap sigma((d + M) / q) if d >= -M, else -min(cap, 0.5 cap h(-d - M) / (M + k));
+- failure: e = cap sigma(max(d - M, 0) / q), times 0.6 if easy and 0.8 if medium.
 
-Afterwards coefficient += step_size * (mean N - T) of each difficulty, with the other sign for hard, within [0, 2].
+After each batch, coefficient += step_size * (mean N - T) for each difficulty, with the opposite sign for hard draws,
+within [0, 2].
 
 Equations:
     Read: the paper's section 3.2 and its appendices A to J, and the public code of the reward.
 
     - 3.2.1, threshold: `ExplorationEffort(threshold="tokens")`.
     - 3.2.1b, branching: left out: neither the code nor algorithm 1 branches;
-      `ARES.replace(rollout=ettrl.TokenForks(width=4))` does.
+      `ARES.replace(rollout=ettrl.TokenForks(width=4))` adds branches.
     - 3.2.2a, target: `ExplorationEffort(target="lagged", momentum=0.0)`.
     - 3.2.2b, multiplier: `ExplorationEffort(kind="paper")`.
     - 3.2.2c, deviation: the same.
     - 3.2.2d, reward: the same.
     - 1, KL weight: `RelaxedPenalty`.
     - 2, objective: `Policy("sequence_mean")`.
-    - A, filter: `GroupFilter(column="score", band=Band(std_above=None, at_least=0.01, at_most=0.99))`; not computed: in
-      the recipe's case.
-    - F7, count: `ExplorationEffort`, W from the token on.
-    - F24, KL controller: left out: neither its targets nor its rate and bounds are given.
-    - G, difficulty: `ExplorationEffort(easy=2/3, medium=1/3)`: the same for 8 draws; not computed: in the case.
+    - A, filter: `GroupFilter(column="score", band=Band(std_above=None, at_least=0.01, at_most=0.99))`; not computed:
+      the test case of the recipe covers it.
+    - F7, count: `ExplorationEffort`, with W over the token and the tokens after it.
+    - F24, KL controller: left out: the paper gives neither its targets nor its rate and bounds.
+    - G, difficulty: `ExplorationEffort(easy=2/3, medium=1/3)`, the same classes for groups of 8 draws; not computed:
+      the test case of the recipe covers it.
     - C1, reward of the code, right: `ExplorationEffort(kind="code")`.
-    - C2, reward of the code, wrong: the same; `consolation="none"` has no pay for exploring as others do.
+    - C2, reward of the code, wrong: the same; with `consolation="none"`, failed draws get no bonus up to N = T + M.
 
 Differs:
-    - Target: that of the same batch makes the multiplier 0; here that of the batch before. The code has the batch's.
-    - Token bonus of algorithm 1 (lines 9 to 14): left out: section 3.2 has none, and the paper gives no function of it.
-    - Token list: appendix H counts only tokens of a list of its own, as the code does; give it as `trigger`.
-    - beta and rho: not given; 0.01 of every difficulty and 0.5 inside windows here. `RelaxedPenalty(easy=...,
-      hard=...)` weighs difficulties apart.
+    - Target: with the mean N of the same batch as the target, the multiplier would be 0; here the target is the mean N
+      of the previous batch. The code uses the same batch.
+    - Token bonus of algorithm 1 (lines 9 to 14): left out: section 3.2 has none, and the paper does not define its
+      function.
+    - Token list: appendix H and the code count only the tokens of a given list; mark such tokens in a column and pass
+      it as `trigger`.
+    - beta and rho: not given; here 0.01 for every difficulty, and 0.5 at exploring tokens. `RelaxedPenalty(easy=...,
+      hard=...)` weighs difficulties separately.
     - Windows of the code begin after the token. Width of the windows: not given; 4 here.
     - Clip range: not given; 0.2 here.
 
@@ -85,7 +92,7 @@ from agentrl_core.weight import GroupFilter
 if TYPE_CHECKING:
     from agentrl_core import Batch
 
-# By difficulty: easy, medium, hard.
+# One value for each difficulty: easy, medium, hard.
 _MARGIN = np.array([0.15, 0.25, 0.35])
 _KNEE = np.array([2.0, 3.0, 4.0])
 _SOFTNESS = np.array([2.0, 2.5, 3.0])
@@ -98,26 +105,29 @@ _QUANTILE = 0.95
 
 @dataclass(frozen=True)
 class ExplorationEffort(StatefulComponent):
-    """Pays a draw for exploring as much as its task is difficult: score + e.
+    """Reward a draw for exploration that fits the difficulty of its task: score + e.
 
-    The formula is that of the module. Draws without a score, and those without a known entropy, neither vote nor
-    change.
+    The module has the formula of e. Draws without a score, a known success or a known entropy keep their score, and do
+    not count in the statistics of N.
 
     Args:
         column: token column of entropies in nats.
-        trigger: token column of 0 and 1: only these tokens can explore; empty: all.
-        width: of the windows, in tokens.
-        easy: share of successes from which on a task is easy.
-        medium: share of successes from which on a task is no longer hard; at most `easy`.
-        momentum: how slowly targets, and the threshold of `windows`, follow the batches. The first batch reads its own.
-        threshold: the mean over draws of the 0.95-quantile of their entropies, of each batch (`tokens`, the paper), or
-            the median of that of their windows, which follows the batches (`windows`, the public code).
-        target: T is `lagged`: the mean N of the batches before, or that of this `batch` (the public code).
-        coefficient: of the first batch.
-        step_size: how fast coefficients follow.
-        kind: which e, see the module: that of the `paper`, or of the public `code`.
-        consolation: of `code`: what a failure gets that did not explore more than others: half of the above (`half`,
-            sigma(0), as published) or nothing (`none`: sigma - 1/2).
+        trigger: token column of 0 and 1: only tokens with 1 can explore; empty: all tokens can.
+        width: length of a window, in tokens.
+        easy: smallest success rate of an easy task.
+        medium: smallest success rate of a medium task; at most `easy`.
+        momentum: weight of the old value in the moving averages of the targets, and of the threshold of `windows`. The
+            first batch uses its own values.
+        threshold: `tokens` (the paper): the mean over the batch's draws of the 0.95-quantile of their entropies.
+            `windows` (the public code): the median over draws of the same quantile of their windows W, as a moving
+            average over batches.
+        target: T is a moving average of the mean N of earlier batches (`lagged`), or the mean N of the same `batch`
+            (the public code).
+        coefficient: coefficient of each difficulty in the first batch.
+        step_size: how fast coefficients change.
+        kind: formula of e: that of the `paper`, or of the public `code`; see the module.
+        consolation: for kind `code`: bonus of a failed draw with N <= T + M. It is half of the largest bonus (`half`:
+            sigma(0), as published), or nothing (`none`: sigma - 1/2 in place of sigma).
 
     Raises:
         RecipeError: an option is out of range, or no entropy is known.
@@ -146,15 +156,15 @@ class ExplorationEffort(StatefulComponent):
     kind: Literal["paper", "code"] = "code"
 
     def check_options(self) -> None:
-        """What is easy is not hard."""
+        """Check that the smallest success rate of medium tasks is not above that of easy tasks."""
         self.require(self.medium <= self.easy, "medium", f"give a number from 0 to easy={self.easy}")
 
     def initial_state(self) -> dict[str, Any]:
-        """Neither a threshold nor targets; equal coefficients."""
+        """Return a state without threshold and targets, and with equal coefficients."""
         return {"threshold": None, "targets": [None] * 3, "coefficients": [self.coefficient] * 3}
 
     def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
-        """Return `batch` with `score` and `exploring_tokens` of draws, and `exploring` of tokens."""
+        """Return `batch` with `score` and `exploring_tokens` on draws, and `exploring` on tokens."""
         rows = Rows(batch, "draw")
         now = self._explored(batch, state)
         bonuses = self._bonus(now, np.array(state["coefficients"]))
@@ -166,7 +176,7 @@ class ExplorationEffort(StatefulComponent):
         return Rows(made, "token").write(exploring=now.explores)
 
     def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
-        """Threshold and targets nearer to those of the closed batch, and coefficients that follow what was explored."""
+        """Return the next state: update the moving averages of threshold and targets, and the coefficients."""
         now = self._explored(closed.batch, state)
         drifts = np.nan_to_num(now.means - now.aims) * np.array([1.0, 1.0, -1.0])
         coefficients = np.clip(np.array(state["coefficients"]) + self.step_size * drifts, 0.0, _LARGEST_COEFFICIENT)
@@ -182,11 +192,11 @@ class ExplorationEffort(StatefulComponent):
         }
 
     def _followed(self, past: Any, new: Any) -> Any:
-        """Moving average of an old and a new value; the new value if there is no old one."""
+        """Return the moving average of an old and a new value; the new value if there is no old one."""
         return np.where(np.isnan(past), new, self.momentum * past + (1.0 - self.momentum) * new)
 
     def _explored(self, batch: Batch, state: dict[str, Any]) -> _Exploration:
-        """Exploration of a batch's draws, against the threshold and the targets of the state."""
+        """Return the exploration of the draws of a batch, by the threshold and the targets of the state."""
         rows = Rows(batch, "draw")
         explores, counts, known, threshold = self._counts(batch, state["threshold"])
         judged = rows.valid & rows.is_known("success")
@@ -208,7 +218,7 @@ class ExplorationEffort(StatefulComponent):
     def _counts(
         self, batch: Batch, threshold: float | None
     ) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.bool_], float | None]:
-        """Which tokens explore, N of each draw, whether it is known, and the threshold of the batch itself."""
+        """Return which tokens explore, N of each draw, whether N is known, and the threshold of this batch alone."""
         tokens = Rows(batch, "token")
         counted = tokens.known(self.column)
         draws = tokens.draws[counted]
@@ -232,7 +242,7 @@ class ExplorationEffort(StatefulComponent):
         return explores, counts, lengths > 0, own
 
     def _bonus(self, now: _Exploration, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The bonus e of each draw."""
+        """Return the bonus e of each draw."""
         difficulty = now.difficulty
         if self.kind == "paper":
             multiplier = np.nan_to_num(np.maximum(now.means - now.aims, 0.0)) / (now.spreads + 1e-6)
@@ -262,33 +272,33 @@ class ExplorationEffort(StatefulComponent):
 
 
 class _Exploration(NamedTuple):
-    """What the draws of a batch explored."""
+    """Exploration of the draws of a batch."""
 
-    explores: NDArray[np.bool_]  # of each token
+    explores: NDArray[np.bool_]  # of each token: whether it explores
     counts: NDArray[np.float64]  # N of each draw
-    known: NDArray[np.bool_]  # whether it is known
-    difficulty: NDArray[np.int64]  # of each draw: easy, medium, hard
+    known: NDArray[np.bool_]  # of each draw: whether N, score and success are known
+    difficulty: NDArray[np.int64]  # of each draw: 0 easy, 1 medium, 2 hard
     won: NDArray[np.bool_]
     means: NDArray[np.float64]  # mean N of each difficulty
     spreads: NDArray[np.float64]  # variance of N of each difficulty
-    aims: NDArray[np.float64]  # T of each difficulty
-    threshold: float | None  # of this batch alone; None without a known entropy
+    aims: NDArray[np.float64]  # target T of each difficulty
+    threshold: float | None  # of this batch alone; None if no entropy is known
 
 
 @dataclass(frozen=True)
 class RelaxedPenalty(BatchComponent):
-    """Weighs the KL penalty by the difficulty of a draw's task, and relaxes it at tokens that explore.
+    """Scale the KL penalty by the difficulty of a draw's task, and relax it at exploring tokens.
 
-    kl_weight *= easy, medium or hard, by the share of successes of the draw's group; times `inside` at tokens of the
-    column `exploring`.
+    kl_weight is multiplied by `easy`, `medium` or `hard`, according to the success rate of the draw's group. At tokens
+    with a 1 in the column `exploring` it is also multiplied by `inside`.
 
     Args:
-        inside: rho, 0 to 1.
-        easy: factor of draws of easy tasks, at least 0.
-        medium: of medium ones.
-        hard: of hard ones.
-        easy_from: share of successes from which on a task is easy.
-        medium_from: share of successes from which on a task is no longer hard; at most `easy_from`.
+        inside: rho, factor at exploring tokens, from 0 to 1.
+        easy: factor for draws of easy tasks, at least 0.
+        medium: factor for draws of medium tasks, at least 0.
+        hard: factor for draws of hard tasks, at least 0.
+        easy_from: smallest success rate of an easy task.
+        medium_from: smallest success rate of a medium task; at most `easy_from`.
 
     Raises:
         RecipeError: an option is out of range.
@@ -311,11 +321,11 @@ class RelaxedPenalty(BatchComponent):
     medium_from: float = option(1 / 3, at_least=0)
 
     def check_options(self) -> None:
-        """What is easy is not hard."""
+        """Check that the smallest success rate of medium tasks is not above that of easy tasks."""
         self.require(self.medium_from <= self.easy_from, "medium_from", f"give at most easy_from={self.easy_from}")
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `kl_weight` on tokens."""
+        """Return `batch` with a scaled `kl_weight` on tokens."""
         draws, tokens = Rows(batch, "draw"), Rows(batch, "token")
         judged, groups = draws.valid & draws.is_known("success"), draws.keys("group_id")
         shares = group.statistics(draws.flags("success").astype(np.float64), groups, valid=judged).mean[groups]

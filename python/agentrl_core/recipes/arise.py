@@ -1,22 +1,25 @@
-"""ARISE: one policy solves tasks and keeps a library of skills that it learns from what it did (arXiv:2603.16060).
+"""ARISE: one policy solves tasks and keeps a library of skills from its own rollouts (arXiv:2603.16060).
 
-A skill is a text. Of the 10 in the cache the policy takes the one that is likeliest behind the question,
+A skill is a text. The cache holds up to 10 skills. Each group uses the skill that is most likely given the question,
 
     s_k = 1/|d_k| (log pi(q d_k) - log pi(q)),   p = softmax(s / 1)
 
-if its p is at least 0.35 (else none); if one passes, with probability 0.1 one at random. The group's rollouts see it;
-one that used a skill and solved the task is paid 1 more. If a group has better rollouts than its mean, an agent
-(`skill`) makes a new skill of the first two of them, and one rollout more tries it, kept and not trained:
+if its p is at least 0.35; otherwise it uses none. If the likeliest skill passes, a random skill replaces it with
+probability 0.1. The group's rollouts see the skill; a rollout that used a skill and solved the task gets a reward of 1
+more. If some rollouts of a group score above its mean, the agent `skill` writes a new skill from the first two of them.
+One additional rollout tries the new skill; this rollout is stored but not trained. Its result sets the utility of the
+new skill:
 
     new skill tried         none of the group right    some right
     right                   1 (critical)               0.5 (redundant)
     wrong                   0                          -1 (harmful)
 
-When the iteration is closed: u <- 0.9 u + 0.1 R of a skill that was selected; then new ones are added, the weakest of a
-full cache goes to the reservoir (100), the best of that comes back when it is better than the weakest of the cache, and
-of the reservoir those below its 10th percentile that were never used are deleted. The first 500 iterations only fill
-the library. The abstract has one policy gradient for selection, solution and conclusion; here, as in the public
-program, it is that of the solutions alone.
+At the end of an iteration the library is updated in this order. The utility u of each selected skill becomes 0.9 u +
+0.1 R. New skills are added. The skills with the smallest utilities of an overfull cache move to the reservoir (100).
+The best skill of the reservoir is exchanged with the weakest of the cache if it is better. Skills of the reservoir that
+are below its 10th percentile and were never used are deleted. The first 500 iterations only fill the library. The
+abstract has one policy gradient for selection, solution and conclusion; here, as in the public program, only the
+solutions have one.
 
 Needs: the collector's model `logprob`: the sum of log pi over the tokens of each path.
 
@@ -24,8 +27,8 @@ Equations:
     Read: README and code of the authors' repository; not the paper's text.
 
     - 6, score of a skill: `Skills.shares`, the mean log-prob of its tokens.
-    - 8, advantage: `GroupRelative`; groups whose scores are equal are replaced (`DynamicSampling`).
-    - 10, selection: `Skills.shares`, `Skills.passes`, then the likeliest, or one at random.
+    - 8, advantage: `GroupRelative`; groups whose scores are all equal are replaced (`DynamicSampling`).
+    - 10, selection: `Skills.shares`, `Skills.passes`, then the likeliest skill or a random one.
     - C1, reward of a rollout: `CombineReward(column="skill_used", only="success")`.
     - C2, worth of a new skill: `Skills.worth`.
     - C3, utility: `Skills.maintained`; R is the mean score of the group.
@@ -33,14 +36,15 @@ Equations:
     - C5, deletion: `Skills.maintained`.
 
 Differs:
-    - Selection: README and abstract sample from the softmax; the code and this recipe take the likeliest.
-    - Reward of a selected skill: that of one rollout in the code, which does not state which; the group's mean here.
-    - Worth: a skill is made only if some of the group are right and some are not, so that 1 and 0 never occur, in the
-      code and here.
-    - Training of selection and of new skills: by README and abstract selections and the worth of new skills share in
-      the policy gradient (equation 7, which was not read); the program has no such term, and neither has this recipe.
-    - First skills: five are given in the configuration; none here.
-    - Score: of at most 128 tokens by the configuration, which the code does not enforce; of all tokens here.
+    - Selection: README and abstract sample from the softmax; the code and this recipe take the likeliest skill.
+    - Reward of a selected skill: the reward of one rollout in the code, which does not state which; the group's mean
+      here.
+    - Worth: a skill is made only if a group has both right and wrong rollouts, so 1 and 0 never occur, in the code and
+      here.
+    - Training of selection and of new skills: by README and abstract the policy gradient includes selections and the
+      worth of new skills (equation 7, which was not read); neither the program nor this recipe has such a term.
+    - First skills: the code's configuration gives five; none here.
+    - Score: the code's configuration limits it to 128 tokens, which the code does not enforce; all tokens here.
     - Rounds of replaced groups, KL, optimizer steps: not stated; 4, none and 1 here.
 """
 
@@ -63,27 +67,27 @@ from agentrl_core.rollout import Branch, Group, TextMemory, ask_agent, insert_te
 from agentrl_core.select import DynamicSampling
 
 Skill = dict[str, Any]
-"""`text`, `utility`, and how often it was `used`."""
+"""A skill: its `text`, its `utility`, and how often it was `used`."""
 
 
 @dataclass(frozen=True)
 class Skills(TextMemory):
-    """Rollouts with a skill in sight, and skills that are made of them.
+    """Roll out groups with a skill in the prompt, and make new skills from good rollouts.
 
     The draw column `skill_used` is 1 if a skill was shown.
 
     Args:
-        cache: skills that can be chosen.
-        reservoir: others that are kept.
-        warm_up: iterations that only make skills.
-        threshold: the probability of the likeliest skill below which none is shown.
-        explored: chance of a random skill, if one passes.
-        decay: of utilities.
-        attempts: good rollouts that a skill is made of, at most.
-        attempt: letters of each that are shown, at most.
-        longest: letters of a skill, at most.
-        shown: the prompt with a skill: `{prompt}` and `{text}`.
-        question: how a skill is asked for: `{question}` and the `{attempts}`.
+        cache: largest number of skills that can be selected.
+        reservoir: largest number of other skills that are kept.
+        warm_up: number of first iterations that only make skills.
+        threshold: a skill is shown if the probability of the likeliest one is at least this.
+        explored: probability of a random skill, if the likeliest one passes.
+        decay: decay of utilities.
+        attempts: largest number of good rollouts that a new skill is made from.
+        attempt: largest number of characters shown of each of these rollouts.
+        longest: largest number of characters of a skill.
+        shown: prompt template with a skill: `{prompt}` and `{text}`.
+        question: prompt template of the agent that writes skills: `{question}` and the `{attempts}`.
 
     Raises:
         RecipeError: an option is out of range.
@@ -110,31 +114,31 @@ class Skills(TextMemory):
 
     @property
     def queried_models(self) -> tuple[str, ...]:
-        """The model that computes how likely a path is."""
+        """Return the name of the model that computes the log-prob of a path."""
         return ("logprob",)
 
     def initial_state(self) -> State:
-        """No skill."""
+        """Return an empty library."""
         return {"cache": [], "reservoir": []}
 
     def worth(self, *, solved: bool, tried: bool) -> float:
-        """Utility of a new skill, by whether some of the group solved the task, and did so where it was tried."""
+        """Return a new skill's utility; `solved`: a rollout of its group succeeded, `tried`: the skill's trial did."""
         if tried:
             return 0.5 if solved else 1.0
         return -1.0 if solved else 0.0
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """Maintain the library by what the iteration's groups noted."""
+        """Return the library, updated with the notes of the iteration's groups."""
         finished = closed.finished
         return self.maintained(state, read_notes(finished, "used"), read_notes(finished, "tried"))
 
     def maintained(self, state: State, used: Sequence[Any], tried: Sequence[Any]) -> State:
-        """Update, add, evict, load and delete, in this order.
+        """Update utilities, add, evict, load and delete skills, in this order.
 
         Args:
             state: the library.
-            used: the text of each selected skill, with the mean score of its group.
-            tried: the text of each new skill, with its worth.
+            used: text of each selected skill, with the mean score of its group.
+            tried: text of each new skill, with its worth.
         """
         cache, reservoir = ([dict(skill) for skill in state[name]] for name in ("cache", "reservoir"))
         known = {skill["text"]: skill for skill in (*cache, *reservoir)}
@@ -160,7 +164,7 @@ class Skills(TextMemory):
         return {"cache": cache, "reservoir": reservoir}
 
     async def group(self, group: Group) -> None:
-        """Choose a skill, roll out, make a new one."""
+        """Select a skill, roll out the group, and make a new skill."""
         skills: Sequence[Skill] = self.recall(group)["cache"]
         text = await self.chosen(group, [skill["text"] for skill in skills])
         prompt = None if text is None else (lambda asked: insert_text(asked, self.shown, text))
@@ -179,17 +183,17 @@ class Skills(TextMemory):
             await self.make(group, better[: self.attempts], solved=solved)
 
     def shares(self, sums: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the probability of each skill, from the sum of its tokens' log-probs and their number."""
+        """Return the probability of each skill, from the summed log-probs and the number of its tokens."""
         scores = sums / np.maximum(lengths, 1)
         shares = np.exp(scores - scores.max())
         return np.asarray(shares / shares.sum())
 
     def passes(self, shares: NDArray[np.float64]) -> bool:
-        """Whether the likeliest skill is likely enough to be shown."""
+        """Return whether the likeliest skill is likely enough to be shown."""
         return bool(shares.max() >= self.threshold)
 
     async def chosen(self, group: Group, skills: Sequence[str]) -> str | None:
-        """The skill that is shown; None: none."""
+        """Return the skill to show, or None."""
         if not skills or group.iteration < self.warm_up:
             return None
         helpers = group.start_many(len(skills) + 1, role="helper", facts={"skill_used": 0.0})
@@ -211,7 +215,7 @@ class Skills(TextMemory):
         return skills[int(shares.argmax())]
 
     async def make(self, group: Group, good: Sequence[Branch], *, solved: bool) -> None:
-        """A new skill of some rollouts, and what it is worth."""
+        """Make a new skill from some rollouts, try it in one rollout, and note its worth."""
         about = good[0]
         attempts = "\n\n".join(f"An attempt:\n{branch.text[: self.attempt]}" for branch in good)
         question = self.question.replace("{question}", group.prompt).replace("{attempts}", attempts)
@@ -225,7 +229,7 @@ class Skills(TextMemory):
 
 
 def _weakest(skills: Sequence[Skill]) -> int:
-    """The first of those with the smallest utility."""
+    """Return the index of the skill with the smallest utility, the first one of equals."""
     return min(range(len(skills)), key=lambda row: skills[row]["utility"])
 
 

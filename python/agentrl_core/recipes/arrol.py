@@ -1,20 +1,22 @@
-"""ARRoL: half of a group is stopped early, so that right and wrong ones are balanced (arXiv:2603.24840).
+"""ARRoL: stop half of a group early, so that right and wrong rollouts are balanced (arXiv:2603.24840).
 
-Each of 16 rollouts generates 512 tokens; half go on (`PruneRunning`), and GRPO compares those alone. The first
-20 iterations prune nothing, but measure. The quality head of the abstract and its training are left out: it reads the
-policy's hidden states, which packs do not return. Without a head the score of a rollout is the mean probability of its
-tokens; the share of right rollouts among earlier ones with a score in the same bin makes a probability of it.
+Each of 16 rollouts generates 512 tokens; then half of them continue (`PruneRunning`), and GRPO compares only these. The
+first 20 iterations prune nothing and only measure. The quality head of the abstract and its training are left out: it
+reads the policy's hidden states, which packs do not return. Without a head, the score of a rollout is the mean
+probability of its tokens. The share of right rollouts among earlier ones with a score in the same bin turns it into a
+probability.
 
 Equations:
     Read: summaries by others. The paper's text was not read, and its public code was empty.
 
-    - N1, quality head: left out: its training; `PruneRunning(head=...)` asks the collector's model of that name.
-    - N2, posterior: `PruneRunning.next` counts, `PruneRunning.posterior` reads, in 10 bins; their number is not given.
+    - N1, quality head: left out: its training; `PruneRunning(head=...)` queries the collector's model of that name.
+    - N2, posterior: `PruneRunning.next` counts, and `PruneRunning.posterior` reads the counts, in 10 bins; the sources
+      do not give their number.
     - N3, quotas: `PruneRunning`, `keep=0.5` and `balance=0.5`.
-    - N4, survival: `PruneRunning.survival`, with the cap at 1 in the solution; `systematic` chooses the survivors.
-    - N5, advantage over survivors: `GroupRelative`, std of n - 1; pruned rollouts are no draws. Two stay at least.
-    - N6, variance of the rewards: not computed: it is the reason for `balance=0.5`, where it is largest.
-    - N7, vote: left out: it weighs answers at test time.
+    - N4, survival: `PruneRunning.survival`, whose solution includes the cap at 1; `systematic` chooses the survivors.
+    - N5, advantage over survivors: `GroupRelative`, std of n - 1; pruned rollouts are not drawn. At least two stay.
+    - N6, variance of the rewards: not computed: it is largest at `balance=0.5`, which is the reason for this value.
+    - N7, vote: left out: it weights answers at test time.
 
 Differs:
     - Clip ranges, group size, optimizer steps: not given; GRPO's here.
@@ -43,31 +45,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PruneRunning(TextMemory):
-    """Stops part of a group after its first tokens, to balance right and wrong ones (ARRoL, arXiv:2603.24840).
+    """Stop part of a group after its first tokens, to balance right and wrong rollouts (ARRoL, arXiv:2603.24840).
 
-    All branches generate `tokens` tokens. With p_i the probability that branch i will succeed (`quality`), the ones
-    that still run survive with the chances
+    All branches generate `tokens` tokens. With p_i the probability that branch i will succeed (`quality`), the branches
+    that are still running survive with the probabilities
 
         s_i = min(1, l1 p_i + l2 (1 - p_i)),   l1, l2 >= 0,   sum s_i = K,   sum s_i p_i = balance K
 
-    where K is what is left of `keep` times the size of the group, at least two; those that ended before are kept and
-    count for it. If no l1 and l2 can balance them, the nearest ones are taken. Exactly K survive, by systematic
-    sampling (one uniform number for the group). The others are pruned: kept in the files, neither scored nor drawn, so
-    that the statistics of the group are those of the survivors; their places go to groups that wait for room
-    (`Group.release_slots`).
+    K is `keep` times the group size, at least two, minus the branches that ended before, which are kept. If no l1 and
+    l2 reach the balance, the nearest ones are used. Exactly K survive, by systematic sampling (one uniform number for
+    the group). The rest is pruned: kept in the files, but neither scored nor drawn, so that the statistics of the group
+    cover only survivors. Slots of pruned branches go to groups that wait for one (`Group.release_slots`).
 
-    The paper trains a head on the policy's last hidden states: give the collector one as a model, and its name as
-    `head`. Without one the score is the mean probability of the tokens so far (geometric), which needs no model. With
-    `bins`, p is the share of right rollouts in the bin of the score, over the finished ones of all earlier iterations;
-    in a bin without any, and with `bins=0`, p is the score itself. The draw column `quality` is the score.
+    The paper trains a head on the policy's last hidden states. To use one, pass it to the collector as a model, and its
+    name as `head`. Without a head, the score is the (geometric) mean probability of the tokens so far, which needs no
+    model. With `bins`, p is the share of right rollouts in the bin of the score, over the finished rollouts of all
+    earlier iterations. In an empty bin, and with `bins=0`, p is the score itself. The draw column `quality` is the
+    score.
 
     Args:
-        tokens: after how many of the first action it is decided.
-        keep: share of the group that goes on.
+        tokens: number of tokens of the first action after which branches are pruned.
+        keep: share of the group that continues.
         balance: share of the survivors that should succeed.
         begin: the first iteration that prunes.
-        head: the collector's model of the score, for all groups at once; empty: none.
-        bins: equal bins of [0, 1] that calibrate the score; 0: it is p.
+        head: name of the collector's model that computes the score, for all groups at once; empty: none.
+        bins: number of equal bins of [0, 1] that calibrate the score; 0: p is the score.
 
     Raises:
         RecipeError: an option is out of range.
@@ -90,17 +92,17 @@ class PruneRunning(TextMemory):
 
     @property
     def queried_models(self) -> tuple[str, ...]:
-        """The head."""
+        """Return the name of the head, if there is one."""
         return (self.head,) if self.head else ()
 
     def initial_state(self) -> State:
-        """No rollout in any bin."""
+        """Return counts of 0 for each bin."""
         return {"seen": np.zeros(self.bins), "right": np.zeros(self.bins)}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """Return the counts of finished rollouts and of right ones, with those of the iteration added."""
+        """Return the counts of finished and of right rollouts, with the iteration's rollouts added."""
         rows = Rows(closed.finished, "draw")
-        if not closed.finished.has("quality", "draw"):  # of another program
+        if not closed.finished.has("quality", "draw"):  # rollouts of another program
             return state
         scores = rows.values("quality")
         known = np.isfinite(scores) & rows.is_known("success")
@@ -111,7 +113,7 @@ class PruneRunning(TextMemory):
         }
 
     def posterior(self, state: State, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the probability of each score by the share of right rollouts in its bin."""
+        """Return the probability of success for each score: the share of right rollouts in its bin."""
         if not self.bins:
             return scores
         places = self._bin(scores)
@@ -122,7 +124,7 @@ class PruneRunning(TextMemory):
         return np.clip((scores * self.bins).astype(np.int64), 0, max(self.bins - 1, 0))
 
     async def group(self, group: Group) -> None:
-        """The first tokens, who survives, the rest."""
+        """Generate the first tokens, select the survivors, and run them to their ends."""
         branches = group.start_many(group.size)
         pruned: list[Branch] = []
         segments = await group.advance(branches, tokens=self.tokens)
@@ -145,27 +147,27 @@ class PruneRunning(TextMemory):
         await group.run([branch for branch in branches if not branch.over], self._go_on)
 
     async def _go_on(self, branch: Branch) -> None:
-        """From the first tokens to the end."""
+        """Run a branch from its first tokens to its end."""
         if branch.has_open_action and not branch.path.cut:
             await branch.submit()
         await self.branch(branch)
 
     async def quality(self, group: Group, branches: Sequence[Branch]) -> NDArray[np.float64]:
-        """`float64[branches]` in [0, 1]: the score of each."""
+        """Return the score of each branch, `float64[branches]` in [0, 1]."""
         if self.head:
             return await group.query(self.head, branches)
         segments = [branch.path.open[-1] for branch in branches]
         return np.array([np.exp(np.mean(segment.logprobs)) for segment in segments])  # type: ignore[union-attr]
 
     def survival(self, quality: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-        """The chance of each branch to survive, `count` in sum.
+        """Return the survival probability of each branch; their sum is `count`.
 
         Args:
-            quality: in [0, 1].
-            count: how many survive, at most as many as there are.
+            quality: probability of success of each branch, in [0, 1].
+            count: number of survivors, at most the number of branches.
 
         Raises:
-            InvalidInputError: a number is outside [0, 1], or count of what there is.
+            InvalidInputError: a quality is outside [0, 1], or `count` is below 0 or above the number of branches.
         """
         quality = np.asarray(quality, np.float64)
         if not ((quality >= 0) & (quality <= 1)).all():
@@ -174,7 +176,7 @@ class PruneRunning(TextMemory):
             raise InvalidInputError(
                 f"{self.title()}: count is {count}; give a number from 0 to {len(quality)}, the number of qualities"
             )
-        # With l1 : l2 = t : 1 - t the share of right ones rises with t.
+        # With l1 : l2 = t : 1 - t, the share of right rollouts rises with t.
         low, high = 0.0, 1.0
         for _ in range(60):
             middle = (low + high) / 2
@@ -184,7 +186,7 @@ class PruneRunning(TextMemory):
 
 
 def _filled(weights: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """min(1, factor * weights) with the factor that makes it sum to `count`; equal ones where no factor does."""
+    """Return min(1, factor * weights), with the factor that gives the sum `count`; equal values if no factor does."""
     chances = np.zeros(len(weights))
     certain = np.zeros(len(weights), bool)
     while (left := count - int(certain.sum())) > 0 and not certain.all():
@@ -201,11 +203,13 @@ def _filled(weights: NDArray[np.float64], count: int) -> NDArray[np.float64]:
 
 
 def systematic(chances: NDArray[np.float64], uniform: float) -> NDArray[np.bool_]:
-    """Each row with its chance, as many in all as the chances sum to: rows in which a grid of step 1 has a line.
+    """Select each row with its probability, and exactly as many rows as the probabilities sum to.
+
+    A grid of step 1 is laid over the cumulative sum of the probabilities; rows that contain a grid line are selected.
 
     Args:
-        chances: in [0, 1].
-        uniform: where the grid begins, in [0, 1).
+        chances: probability of each row, in [0, 1].
+        uniform: start of the grid, in [0, 1).
 
     Example:
         >>> import numpy as np

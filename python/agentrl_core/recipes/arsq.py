@@ -1,33 +1,34 @@
-"""ARSQ: a soft Q of a whole action, the value of its step plus an advantage of each of its tokens (arXiv:2502.00288).
+"""ARSQ: fit a soft Q of each action, the value of its step plus the advantages of its tokens (arXiv:2502.00288).
 
     A of a token = a log pi,   Q of an action = V + sum of A over its tokens,   V = a log sum_b exp(l_b / a)
     y = r + 0.99 V' of the next step (0 at the end),   L = mean over steps of 1/2 (Q - y)^2
     V' <- 0.99 V' + 0.01 V after each optimizer step
 
-A dimension of the paper's actions is a token here. The exponentials of A / a add up to 1 over the vocabulary, so the
-policy is the model itself, and the advantages of later tokens need no value of their own. V is of the logits l of the
-action's first token, a the temperature that it was sampled at. V is soft: the target needs no maximum over the next
-action. Discount, temperature and the rate of the target are not stated: 0.99 and 0.01 are proposals.
+A dimension of the paper's actions corresponds to a token here. The exponentials of A / a sum to 1 over the vocabulary,
+so the model itself is the policy, and the advantages of later tokens need no separate value. V is computed from the
+logits l at the action's first token; a is its sampling temperature. V is soft: the target needs no maximum over the
+next action. The discount, the temperature and the rate of the target are not stated: 0.99 and 0.01 are proposals.
 
 Equations:
-    Read: a digest of the paper, the authors' README and notes of others.
+    Read: a digest of the paper, the authors' README and notes by others.
 
     - N1, dimensional soft advantage: a times the log-prob of the token.
     - N2, soft advantage and policy: the sum over the tokens of the action, in `StepQ`.
     - N3, TD loss: `SoftTargets` and `StepQ`.
     - N4, behaviour cloning: left out: its margin compares the advantages of all tokens of the vocabulary with the
-      demonstrated one; losses read the sampled token's.
-    - N5, coarse to fine: left out: the environment decides what an action's tokens mean, and reads their text.
+      advantage of the demonstrated token; losses here read only the advantage of the sampled token.
+    - N5, coarse to fine: left out: the environment decides how an action's tokens are interpreted, and reads their
+      text.
     - N6, targets: `SyncModel(mix=0.01)`.
 
 Differs:
-    - Networks: separate ones for values and advantages in the paper; V and A are of the same logits here.
-    - Target: the smallest of several values in the paper; of one here.
-    - End: an action after which a rollout was cut off has its reward as its target, as at a true end.
+    - Networks: separate ones for values and advantages in the paper; V and A come from the same logits here.
+    - Target: the smallest of several values in the paper; a single value here.
+    - End: if a rollout was cut off after an action, the target of the action is its reward, as at a true end.
     - Data: a buffer with demonstrations and suboptimal transitions in the paper; the batch here, to which `replay.Mix`
       adds stored rollouts.
 
-Needs: rewards of steps; the token column `soft_value`, of `arl.annotate(batch, "soft_value", target)`.
+Needs: step rewards; the token column `soft_value`, computed by `arl.annotate(batch, "soft_value", target)`.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SoftTargets(BatchComponent):
-    """Targets of actions: columns `return` and `advantage` of tokens, equal for all tokens of an action.
+    """Compute the targets of actions: token columns `return` and `advantage`, equal for all tokens of an action.
 
     return = reward + gamma * V' of the next action, or the reward alone at the end; advantage = return - V'. V' of an
-    action is `soft_value` of the target at its first trained token; a step without a reward was paid 0.
+    action is the target model's `soft_value` at its first trained token. A step without a reward has reward 0.
 
     Args:
-        gamma: discount from step to step, 0 to 1.
+        gamma: discount per step, 0 to 1.
 
     Raises:
         RecipeError: the option is out of range.
@@ -75,7 +76,7 @@ class SoftTargets(BatchComponent):
     gamma: float = option(0.99, at_least=0, at_most=1)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the column `return` on tokens."""
+        """Return `batch` with the columns `return` and `advantage` on tokens."""
         rows = Rows(batch, "token")
         trained = np.flatnonzero(rows.valid)
         steps, first, action = np.unique(rows.within("step")[trained], return_index=True, return_inverse=True)
@@ -90,18 +91,18 @@ class SoftTargets(BatchComponent):
 
 @dataclass(frozen=True)
 class StepQ(WeightedLoss):
-    """Fits the soft Q of a whole action to the stream `return`.
+    """Fit the soft Q of each action to the stream `return`.
 
         L = sum of w 1/2 (V + a sum over the action of log p - return)^2
 
-    V is the model's answer `soft_value` at the action's first trained token, a the temperature of the sampling. An
-    action counts as the weights of its tokens add up.
+    V is the model output `soft_value` at the action's first trained token, a the sampling temperature. The weight of an
+    action is the sum of the weights of its tokens.
 
     Args:
-        aggregate: as of every loss.
-        constant: as of every loss.
+        aggregate: how weights are normalised, see `WeightedLoss`.
+        constant: see `WeightedLoss`.
 
-    Metrics: `value` (V), `soft_advantage` (Q - V) and `residual` (Q - return), of every row its action's.
+    Metrics: `value` (V), `soft_advantage` (Q - V) and `residual` (Q - return); each row has the values of its action.
 
     Example:
         >>> from agentrl_core.recipes.arsq import StepQ
@@ -110,23 +111,23 @@ class StepQ(WeightedLoss):
     """
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, returns, temperatures, and which step a token is of."""
+        """Return the streams that the loss reads: weights, returns, temperatures, and the step of each token."""
         return ("weight_kl", token("return"), "inverse_temperature", "step")
 
     def own_reads_outputs(self) -> Iterable[str]:
-        """The value of the place before each token."""
+        """Return the model output that the loss reads: the soft value at the position before each token."""
         return ("soft_value",)
 
     def own_unit(self) -> Unit:
-        """The step, over whose tokens it sums."""
+        """Return `step`: the loss sums over the tokens of a step."""
         return "step"
 
     def own_foldable(self) -> bool:
-        """No: it sums over the tokens of each branch's step."""
+        """Return False: the loss sums over the step's tokens of each branch, so shared tokens cannot be folded."""
         return False
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """How far the Q of each action is from its target, and metrics."""
+        """Return the squared distance of each action's Q from its target, summed by weight, and metrics."""
         steps, target = tokens.segments("step"), tokens.stream("return")
         temperature = 1.0 / torch.where(tokens.trained, tokens.raw("inverse_temperature"), 1.0)
         first = steps.rank(torch.zeros_like(tokens.logprob)) == 0

@@ -1,27 +1,29 @@
-"""ASPO: good tokens count by the inverse of their ratio, so that unlikely ones learn most (arXiv:2510.06062).
+"""ASPO: weight good tokens by the inverse of their ratio, so that unlikely ones learn most (arXiv:2510.06062).
 
-Under PPO a good token that is likely already gets the largest weight, the ratio, and the unlikely ones, which have most
-to learn, the smallest. The ratio of positive advantages is flipped, and bounded softly. The public code gives uncertain
-tokens, those above the 0.8-quantile of entropy in their response, a wider clip range, as Archer does: `EntropyClip`.
+In PPO the weight of a token is its ratio. So good tokens that are already likely get the largest weight, and unlikely
+ones, which have most to learn, the smallest. ASPO inverts the ratio of tokens with positive advantage and bounds it
+softly. The public code also gives uncertain tokens a wider clip range, as Archer does: `EntropyClip`. A token is
+uncertain if its entropy is above the 0.8-quantile of its response.
 
 Equations:
     Read: the paper's sections 4 to 7 and its appendix B, and the public code.
 
-    - S1, token masking: `Flipped`, by the bounds of `Clip(0.2, 0.2)`.
+    - S1, token masking: `Flipped` masks good tokens above the upper and bad tokens below the lower bound of
+      `Clip(0.2, 0.2)`.
     - 3, weight flipping: `Flipped`.
-    - 12, gradient of a positive token: that of `Flipped`.
+    - 12, gradient of a positive token: the gradient of `Flipped`.
     - S3, soft dual clip: `Flipped(positive_at_most=3.0, negative_at_most=3.0)`.
     - C1, entropy bands: an option, `Policy(clip=EntropyClip())`.
     - C2, loss: `Policy`, mean over tokens, `KL(0.001)`.
     - B1, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
 
 Differs:
-    - Value of the loss: tokens that the clip masks count 0 here, and tokens at the soft bound count the bound, where
-      the code has the clipped ratio and the bound times the log-prob. The gradients are equal.
-    - Aggregation: equation 1 averages each response over its tokens; the paper's appendix and the code weigh all tokens
-      the same, as here.
+    - Value of the loss: a token that the clip masks counts 0 here, and its clipped ratio in the code. A token at the
+      soft bound counts the bound here, and the bound times the log-prob in the code. The gradients are equal.
+    - Aggregation: equation 1 averages each response over its tokens; the paper's appendix and the code weight all
+      tokens equally, as here.
     - Soft bound: the paper gives no number; 3 in the code and here.
-    - Epochs: 3 in the code, which the paper does not mention; 1 here.
+    - Epochs: 3 in the code, not mentioned in the paper; 1 here.
 """
 
 from __future__ import annotations
@@ -40,16 +42,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EntropyClip(OverRows, ClipRange):
-    """Gives uncertain tokens a wider clip range than confident ones.
+    """Give uncertain tokens a wider clip range than confident ones.
 
-    Tokens above the `quantile` of entropy under the current policy have the range `high`, the others `low`. Archer and
-    ASPO take the 0.8-quantile of each response, 0.2 below it and 0.4 above.
+    Tokens whose entropy under the current policy is above the `quantile` have the range `high`, other tokens `low`.
+    Archer and ASPO use the 0.8-quantile of each response, with 0.2 below it and 0.4 above.
 
     Args:
-        low: range of confident tokens; its dual bound is that of all.
+        low: range of confident tokens; its dual bound applies to all tokens.
         high: range of uncertain tokens.
-        quantile: between 0 and 1.
-        scope: the quantile is of each `sequence` or of `all` rows given.
+        quantile: quantile of entropy that separates the two kinds, between 0 and 1.
+        scope: compute the quantile over each `sequence`, or over `all` given rows.
 
     Example:
         >>> import torch
@@ -67,12 +69,12 @@ class EntropyClip(OverRows, ClipRange):
     scope: Literal["sequence", "all"] = "sequence"
 
     def check_options(self) -> None:
-        """The widths are plain."""
+        """Require ranges that are centred at one."""
         for name in ("low", "high"):
             self.require(getattr(self, name).center == "one", name, "its centre is one here")
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:  # noqa: ARG002 - other ranges read it
-        """One range for the uncertain tokens, another for the confident ones."""
+        """Return the range `high` for uncertain tokens and `low` for confident ones."""
         segments = tokens.segments(self.scope)
         entropy = tokens.entropy.detach()
         uncertain = entropy > segments.spread(segments.quantile(entropy, self.quantile))
@@ -84,16 +86,17 @@ class EntropyClip(OverRows, ClipRange):
 
 @dataclass(frozen=True)
 class Flipped(Surrogate):
-    """Weighs good tokens by 1 / r, so that the unlikely ones learn most, with soft bounds.
+    """Weight good tokens by 1 / r, with soft bounds, so that unlikely ones learn most.
 
         f = min(1 / sg(r), positive_at_most) * r / sg(r),   0 if r > upper
         g = min(sg(r), negative_at_most) * r / sg(r),       0 if r < lower
 
-    Gradients are those weights times grad log p. `Clip.dual` has no part in it.
+    f applies to positive advantages and g to negative ones. The gradient is the bounded weight times grad log p.
+    `Clip.dual` has no effect.
 
     Args:
-        positive_at_most: above 0.
-        negative_at_most: above 0.
+        positive_at_most: largest weight 1 / r, above 0.
+        negative_at_most: largest weight r, above 0.
 
     Example:
         >>> import torch
@@ -109,7 +112,7 @@ class Flipped(Surrogate):
     negative_at_most: float = option(3.0, above=0)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The flipped ratio where the advantage is positive, the ratio where it is negative, within soft bounds."""
+        """Return 1 / r for positive and r for negative advantages, softly bounded; 0 outside the clip range."""
         ratio = log_ratio.exp()
         fixed = ratio.detach()
         moving = ratio / fixed

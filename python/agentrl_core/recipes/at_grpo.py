@@ -1,28 +1,30 @@
-"""AT-GRPO: at every turn several candidates from one state; the best goes on, and each is compared with the others.
+"""AT-GRPO: sample several candidates from one state at every turn, compare them, and continue from the best one.
 
-At each turn, those who move try K = 4 times from the same state; every candidate is executed and paid. The best (the
-lowest number where equal) is committed: the episode goes on from it, for all agents. Candidates are compared with those
-of the same episode, agent and turn: A = (R - mean) / std. Every candidate trains its own action, once. Its reward
-is alpha * r_team + r_local, which the environment pays. Source: arXiv:2510.11062. With `agents` each agent
-uses the engine of its name, or all use one; if several move together, a candidate is a joint move, chosen by
-the sum of what its agents are paid.
+At each turn, the acting agents sample K = 4 candidates from the same state; every candidate is executed and rewarded.
+The episode continues from the best candidate, for all agents (on ties, from the candidate with the lowest number). A
+candidate is compared with the candidates of the same episode, agent and turn: A = (R - mean) / std. Every candidate
+trains its own action, once. Its reward is alpha * r_team + r_local, from the environment. With `agents`, each agent
+uses the engine of its name, or all agents use one engine. If several agents act together, a candidate is a joint move,
+and the best one has the largest sum of its agents' rewards. Source: arXiv:2510.11062.
 
 Equations:
-    Read: the public code, notes, the abstract, and the reviews of the paper; its text was not read.
+    Read: the public code, notes, the abstract, and the reviews of the paper; the paper's text was not read.
 
     - C1, group: `group_by="group_id,instance,agent,turn"`.
-    - C2, advantage: `GroupRelative`; a group of one is 0 here, and its reward in the code (`singleton="raw"`).
+    - C2, advantage: `GroupRelative`; a group of one has advantage 0 here, and its reward in the code
+      (`singleton="raw"`).
     - C3, filters: left out: all are off by default in the code.
-    - N1, reward: the environment's, alpha (1) times the team's and the agent's own.
-    - N2, tree: `TurnCandidates`; not computed: it plays episodes, as in the recipe's own test.
-    - N3, policies: left out: all agents train one policy here; separate ones need a loss for each.
+    - N1, reward: from the environment: alpha (1) times the team's reward, plus the agent's own reward.
+    - N2, tree: `TurnCandidates`; not computed: it runs episodes, as the recipe's own test does.
+    - N3, policies: left out: all agents train one policy here; separate policies need one loss each.
 
 Differs:
-    - Clip: the paper's objective has none, by its reviews, as it trains on policy; 0.2 here, as in the code.
+    - Clip: the paper's objective has no clip, according to its reviews, because it trains on-policy; 0.2 here, as in
+      the code.
     - Dual clip: 3 by verl's default; none here.
-    - Candidates: 4, for mathematics 8, by notes; 4 here.
-    - Optimizer steps a batch: of mini-batches of 256 in the code, 1 here.
-    - Missing reward: 0 in the code; here the candidate neither votes nor is trained.
+    - Candidates: 4, and 8 for mathematics, according to notes; 4 here.
+    - Optimizer steps a batch: one per mini-batch of 256 in the code; 1 here.
+    - Missing reward: 0 in the code; here the candidate is not trained and does not count in the group's statistics.
 """
 
 from __future__ import annotations
@@ -43,14 +45,14 @@ from agentrl_core.rollout import Branch, Group, Rollout
 
 @dataclass(frozen=True)
 class TurnCandidates(Rollout):
-    """One episode for each member, of whose turns each is chosen among several candidates.
+    """Run one episode for each member; at each turn, choose the best of several candidates.
 
-    The draw column `turn` is the number of the turn that a candidate was tried at, `instance` that of its episode.
+    The draw column `turn` is the number of the candidate's turn, `instance` the number of its episode.
 
     Args:
-        agents: names of the agents of an episode; empty: it has one.
-        candidates: K, of each turn.
-        turns: most turns of an episode.
+        agents: names of the agents of an episode; empty: a single agent.
+        candidates: K, the number of candidates per turn.
+        turns: largest number of turns per episode.
 
     Raises:
         RecipeError: an option is out of range.
@@ -71,7 +73,7 @@ class TurnCandidates(Rollout):
     turns: int = option(4, at_least=1)
 
     async def group(self, group: Group) -> None:
-        """Episode after episode."""
+        """Run the episodes one after another."""
         for instance in range(group.size):
             first, *others = self.agents or ("policy",)
             team = [group.start(agent=first)]
@@ -84,7 +86,7 @@ class TurnCandidates(Rollout):
                 branch.stop("the last turn was taken")
 
     async def committed(self, group: Group, team: list[Branch], facts: Mapping[str, float]) -> list[Branch]:
-        """Try candidates from where a team is; the team that goes on from the best, or nobody if it is over."""
+        """Sample candidates from a team's state; return the best one's team, or no team if its episode is over."""
         for branch in team:
             await branch.begin()
         lead = next((branch for branch in team if branch.can_act), None)
@@ -110,7 +112,7 @@ class TurnCandidates(Rollout):
         return goes_on
 
     def final_group_size(self, group_size: int) -> int:
-        """As many as there are candidates, where every episode takes all its turns."""
+        """Return the number of trajectories if no episode ends early: one per episode, turn, candidate and agent."""
         return group_size * self.candidates * self.turns * max(len(self.agents), 1)
 
 

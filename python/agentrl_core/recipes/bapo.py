@@ -1,26 +1,26 @@
-"""BAPO: a clip range that moves until the positive advantages carry their share (arXiv:2510.18927).
+"""BAPO: raise the clip bounds until positive advantages have a target share of the update (arXiv:2510.18927).
 
-Most of the mass that an off-policy update moves belongs to negative advantages; a fixed clip range lets them win, and
-the entropy falls. With P = sum of A min(r, upper) over positive advantages and N = sum of -A max(r, lower) over
-negative ones, the range opens until P / (P + N) >= 0.4: first the upper bound, from 1.2 by 0.05 to 3, then the lower
-one, from 0.6 by 0.02 to 0.9. The public code compares P / N, opens the lower bound first and searches in every
-micro-batch; here the range is that of the whole update.
+Negative advantages contribute most of an off-policy update. With a fixed clip range they dominate, and the entropy
+falls. With P = sum of A min(r, upper) over positive advantages and N = sum of -A max(r, lower) over negative ones, the
+bounds rise until P / (P + N) >= 0.4: first the upper bound, from 1.2 by 0.05 to 3, then the lower bound, from 0.6 by
+0.02 to 0.9. The public code compares P / N, raises the lower bound first, and searches in every micro-batch; here one
+search covers the whole update.
 
 Equations:
-    Read: others' transcripts of the paper's objective, condition, algorithm 1 and settings; the public code.
+    Read: third-party transcripts of the paper's objective, condition, algorithm 1 and settings; the public code.
 
-    - N1, condition: `BalancedClip(target=0.4)`, without the factor p_rollout, see below.
-    - N2, search: `BalancedClip(first="high")`, from its first bounds at every step.
+    - N1, condition: `BalancedClip(target=0.4)`, without the factor p_rollout (see `Differs`).
+    - N2, search: `BalancedClip(first="high")`, which starts from the initial bounds at every step.
     - N3, objective: `Policy`, mean over tokens.
     - C1, contributions in the code: `BalancedClip(kind="odds", target=1.0)`.
     - C2, search in the code: `BalancedClip(first="low")`.
-    - C3, loss in the code: the same, with `dual=3.0`.
+    - C3, loss in the code: `Policy` with these options of `BalancedClip` and `dual=3.0`.
 
 Differs:
-    - Factor of the condition: the paper multiplies each term of its sums by p_rollout of the token; its code does not,
-      and neither does this recipe, as the tokens are drawn by that probability already.
-    - Search: on each micro-batch in the code, on the update here.
-    - Importance of the rollout engine: left out, the code multiplies by weights if they are given;
+    - Factor of the condition: the paper multiplies each term of the sums by p_rollout of the token. Its code does
+      not, nor does this recipe, because the tokens are already sampled with that probability.
+    - Search: on each micro-batch in the code, on the whole update here.
+    - Importance of the rollout engine: left out; the code multiplies by importance weights if they are given, as
       `weight.ImportanceWeight` does.
 """
 
@@ -41,24 +41,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BalancedClip(ClipRange):
-    """Widens the clip range until positive advantages have their share of what an update moves.
+    """Raise the clip bounds until positive advantages have a target share of the update.
 
     With P = sum of A min(r, upper) over positive advantages and N = sum of -A max(r, lower) over negative ones (each
-    with its weight), the bounds start at `low`, `high`; first `upper` rises by `high_step` up to `high_at_most`, then
-    `lower` by `low_step` up to `low_at_most`; the first pair whose share reaches `target` is taken, else the last.
-    The sums are over all rows of the update: the packs of one do not add up (`Update.gradient_cached`).
+    term with its weight), the bounds start at `low` and `high`. First `upper` rises by `high_step` up to
+    `high_at_most`, then `lower` by `low_step` up to `low_at_most`. The first pair whose share reaches `target` is
+    used, or else the last pair. The sums are over all rows of the update, so the losses of its packs do not add up;
+    use `Update.gradient_cached`.
 
     Args:
-        low: first lower bound, above 0.
-        low_at_most: last lower bound, at most 1.
-        low_step: above 0.
-        high: first upper bound, at least 1.
-        high_at_most: last upper bound.
-        high_step: above 0.
-        target: above 0.
-        kind: `share`: P / (P + N), as the paper; `odds`: P / N, as the public code.
-        first: which bound rises first: `high`, as the paper, or `low`, as the public code.
-        dual: as of `Clip`; None: none, as the paper.
+        low: initial lower bound, above 0.
+        low_at_most: largest lower bound, at most 1.
+        low_step: increment of the lower bound, above 0.
+        high: initial upper bound, at least 1.
+        high_at_most: largest upper bound.
+        high_step: increment of the upper bound, above 0.
+        target: value that the share must reach, above 0.
+        kind: definition of the share: `share`: P / (P + N), as in the paper; `odds`: P / N, as in the public code.
+        first: the bound that rises first: `high`, as in the paper, or `low`, as in the public code.
+        dual: as in `Clip`; None: no such bound, as in the paper.
 
     Example:
         >>> import torch
@@ -86,16 +87,16 @@ class BalancedClip(ClipRange):
     dual: float | None = option(None, above=1)
 
     def check_options(self) -> None:
-        """A bound begins before it ends."""
+        """Check that the initial bounds do not exceed the largest ones."""
         self.require(self.low <= self.low_at_most, "low", "give 0 < low <= low_at_most <= 1")
         self.require(self.high <= self.high_at_most, "high", "give 1 <= high <= high_at_most")
 
     def own_foldable(self) -> bool:
-        """Yes: its sums are sums of what folds."""
+        """Return True: P and N are sums over tokens, so equal prefixes can be folded."""
         return True
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:
-        """The narrowest range in which positive advantages have their share."""
+        """Return the first bounds at which the share reaches `target`, or else the last bounds."""
         ratio = log_ratio.detach().exp()
         pairs = list(self._pairs())
         reached = []
@@ -118,7 +119,7 @@ class BalancedClip(ClipRange):
 
 
 def _rising(start: float, step: float, end: float) -> list[float]:
-    """From `start` by `step` to `end`."""
+    """Return the values from `start` to `end` in increments of `step`."""
     values = [start]
     while values[-1] < end - 1e-9:
         values.append(min(values[-1] + step, end))

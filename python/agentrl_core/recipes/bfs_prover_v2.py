@@ -1,32 +1,33 @@
-"""BFS-Prover-V2: best-first search for proofs, whose steps train the prover (arXiv:2509.06493).
+"""BFS-Prover-V2: search for proofs best-first, and train the prover on the steps of these proofs (arXiv:2509.06493).
 
-A tree of each theorem grows where the log-prob of the path, divided by the square of its depth, is largest; `BestFirst`
-has the rules. A branch that ends is
-worth 1 if the theorem is proved, else 0. The steps of proofs are imitated, except those whose mean negative log-prob is
-in the lower or upper tenth of the batch's: too easy, or noise. If the success rate of the rollouts gains no more than
-0.5 % in three iterations, the policy is set back to the model `base`. The planner, the second contribution of the
-title, is left out: it serves inference alone.
+Each theorem has a search tree. The search expands the state with the largest log-prob of its path, divided by the
+square of its depth; `BestFirst` has the rules. A branch that ended has reward 1 if the theorem is proved, else 0. The
+loss imitates the steps of proofs, except those whose mean negative log-prob is in the lower or upper tenth of the
+batch: they are too easy, or noise. If the success rate of the rollouts rises by at most 0.5 % in three iterations,
+the policy is reset to the model `base`. The planner, the second contribution of the title, is left out: it is used
+only at inference.
 
 Equations:
     Read: the abstract, the public code of the search, its README, and summaries by others. The training code is not
     public, and the paper's text was not read.
 
-    - C1, score of a tactic: left out: a mean over its tokens in the code; `BestFirst` sums them, as the notes have it.
-    - C2, priority of a node: `BestFirst(depth_exponent=2.0)`, as in the script; not computed: it grows trees, as in
-      the tests of rollouts.
-    - C3, outcome of a node: `BestFirst`, which stops at the first solution; not computed: the same.
-    - C4, distance: `SearchTree.solution` has the shortest path; not computed: the same.
-    - C5, preference pairs: left out: the code does not train on them; `SearchTree.pairs` has them.
-    - C6, planner: left out: it is of the inference.
+    - C1, score of a tactic: left out: the code takes the mean over the tokens of a tactic; `BestFirst` sums over
+      them, as in the notes.
+    - C2, priority of a node: `BestFirst(depth_exponent=2.0)`, as in the script; not computed: it grows trees; the
+      tests of rollouts cover it.
+    - C3, outcome of a node: `BestFirst`, which stops at the first solution; not computed: for the same reason.
+    - C4, distance: `SearchTree.solution` returns the shortest path; not computed: for the same reason.
+    - C5, preference pairs: left out: the code does not train on them; `SearchTree.pairs` returns them.
+    - C6, planner: left out: it is a part of inference.
     - N1, tactic filter: `TacticBand`.
     - N4, training: `Imitation("step_mean")` over the kept steps.
     - N7, reward: `GroupRelative(center="none", scale="none")`, 1 for the steps of a proof.
-    - R1, periodic retraining: `SyncModel("base", "policy", when=Plateau("success"))`; not computed: a hook
+    - R1, periodic retraining: `SyncModel("base", "policy", when=Plateau("success"))`; not computed: it is a hook
       between iterations.
 
 Differs:
-    - Bounds of the band: not given; the middle 80 % here.
-    - Rule of the plateau: not given; 0.5 % in three iterations here.
+    - Bounds of the band: not given in the sources; the middle 80 % here.
+    - Rule of the plateau: not given in the sources; 0.5 % in three iterations here.
     - After a retraining the paper solves all problems again; here the next iterations do.
 """
 
@@ -51,10 +52,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TacticBand(BatchComponent):
-    """Keeps the steps of proofs whose mean negative log-prob lies between two quantiles of the batch's.
+    """Keep the steps of proofs whose mean negative log-prob lies between two quantiles of the batch.
 
-    The mean is over the behaviour log-probs of the trained tokens; steps with an advantage of at most 0, or without
-    log-probs, are left out and do not count.
+    The mean is over the behaviour log-probs of the trained tokens. Steps with an advantage of at most 0 and steps
+    without log-probs are dropped; the quantiles ignore them.
 
     Args:
         low: the lower quantile, 0 to 1.
@@ -77,11 +78,11 @@ class TacticBand(BatchComponent):
     high: float = option(0.9, at_least=0, at_most=1)
 
     def check_options(self) -> None:
-        """Require a band."""
+        """Require that the upper quantile is not below the lower one."""
         self.require(self.low <= self.high, "high", f"give a number of at least low={self.low}")
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with `keep` on steps."""
+        """Return `batch` with the column `keep` on steps."""
         tokens, rows = Rows(batch, "token"), Rows(batch, "step")
         known = tokens.known("behaviour_logprob") & tokens.flags("trainable")
         steps = tokens.within("step")
@@ -97,31 +98,33 @@ class TacticBand(BatchComponent):
 
 
 _BEGIN = -1
-"""Where `SearchTree.expand` tries first actions."""
+"""Number that stands for the start in place of a turn: `SearchTree.expand` tries first actions there."""
 
 
 @dataclass(frozen=True)
 class BestFirst(Rollout):
-    """Tries several actions in the most promising state, again and again (BFS-Prover-V2, arXiv:2509.06493).
+    """Try several actions in the most promising state, round after round (BFS-Prover-V2, arXiv:2509.06493).
 
-    A state is given by the environment (`state_key`), however many ways lead to it, and is expanded once. Each
+    The environment identifies a state (`state_key`). A state is expanded once, even if several paths lead to it. Each
     round takes the `width` open states with the largest log p / depth^depth_exponent, and tries `samples` actions in
-    each; log p is the sum over the sampled tokens of all actions of the path, and depth the number of these actions. As
-    log p is negative, a larger exponent favours deep states. A branch that comes to a state which was reached before
-    stops there. A state is solved if an action leads from it to a solved one, and failed if all that were tried lead to
-    failed ones. The search ends with the first solution (where `until_solved`), without open states, or when `budget`
-    actions were sampled. Branches that ended are drawn; those that the search left standing are kept.
+    each; log p is the sum over the sampled tokens of all actions of the path, and depth is the number of these
+    actions. As log p is negative, a larger exponent favours deep states. A branch that reaches a state that was
+    reached before stops there. A state is solved if an action leads from it to a solved state, and failed if all
+    tried actions lead to failed states. The search ends with the first solution (if `until_solved`), if no state is
+    open, or when `budget` actions were sampled. Branches that ended are drawn; branches that the search left
+    unfinished are stored, but not drawn.
 
-    `Group.tree` has the solution, the distances and the preference pairs then; `SearchTree.of` finds them again in the
+    `Group.tree` then has the solution, the distances and the preference pairs; `SearchTree.of` reads them from the
     stored batch.
 
     Args:
-        samples: actions that are tried in a state.
-        width: states that are expanded in a round.
-        depth_exponent: of the depth; 0: the likeliest path is first.
-        budget: actions of a group, at most.
+        samples: actions tried in a state.
+        width: states expanded in a round.
+        depth_exponent: exponent of the depth; 0: the most likely path is first.
+        budget: largest number of actions of a group.
         until_solved: whether the first solution ends the search.
-        searches: the folder of a store: a task whose search is stored there goes on where it stood; empty: none does.
+        searches: folder of a store: a task whose search is stored there continues that search; empty: every search
+            starts anew.
 
     Example:
         >>> from agentrl_core.recipes.bfs_prover_v2 import BestFirst
@@ -137,7 +140,7 @@ class BestFirst(Rollout):
     searches: str = ""
 
     async def group(self, group: Group) -> None:
-        """Rounds of one action in each of the most promising states."""
+        """Run rounds of `samples` actions in each of the most promising states."""
         StoredSearches(self.searches).resume(group)
         turns = self._promising(group.tree) if len(group.tree) else [_BEGIN]
         left = self.budget
@@ -154,7 +157,7 @@ class BestFirst(Rollout):
             turns = [] if solved else self._promising(tree)
 
     def _promising(self, tree: SearchTree) -> list[int]:
-        """Turns to the open states that are expanded next, best first; ties: the earlier one."""
+        """Return the turns that lead to the open states to expand next, best first; ties: the earlier turn."""
         turns = np.array(tree.frontier(len(tree)), np.int64)
         scores = tree.path_logprob[turns] / (tree.step[turns] + 1.0) ** self.depth_exponent
         best: list[int] = turns[np.argsort(-scores, kind="stable")[: self.width]].tolist()

@@ -1,38 +1,38 @@
-"""BranchGRPO: trees that split at fixed depths, and credit at each depth (arXiv:2509.06040).
+"""BranchGRPO: split trees at fixed depths, and compute advantages at each depth (arXiv:2509.06040).
 
-Every branch splits before turns 0, 3, 6 and 9, so a tree has 16 leaves (`FixedDepthBranching`). A node is worth the
-mean of the leaves below it by the probability of their paths,
+Every branch splits before turns 0, 3, 6 and 9, so a tree has 16 leaves (`FixedDepthBranching`). The value of a node
+is the mean reward of the leaves below it, weighted by the probabilities of their paths,
 
     V(n) = sum_l w_l r_l,   w_l = softmax_l(beta log p(l | n)),
 
-and is compared with the nodes of its tree at its depth, clipped to ±5. The gradient leaves out the depths of a window
-that slides to shallower ones: it never changes values or statistics. A turn that branches share is one edge: it is
-trained once, and counts once in the mean. The paper's steps are those of a denoiser. Here they are turns: log p of an
-edge, in V and in its ratio, is the mean over the tokens of its turn, as that of the code is a mean over the numbers of
-an image. An episode of fewer than four turns, such as those of `agentrl train`, splits at its start alone: a tree of
-two leaves, which teaches nothing if both are paid alike.
+and it is compared with the nodes of the same tree at the same depth, clipped to ±5. The loss leaves out the turns in
+a window of depths, which slides to shallower depths; the window never changes values or statistics. A turn that
+branches share is one edge: it is trained once, and counts once in the mean. The paper's steps are denoising steps,
+here they are turns. The log p of an edge, in V and in its ratio, is the mean over the tokens of its turn, as the code
+takes the mean over the numbers of an image. An episode of fewer than four turns, as in `agentrl train`, splits only
+at its start: a tree of two leaves, which gives no training signal if both have the same reward.
 
 Equations:
     Read: the code and its README, and public notes on the paper; the paper's text was not read.
 
-    - N1, branching: left out: it is the noise of a denoiser; tokens are sampled.
+    - N1, branching: left out: the paper branches by the noise of a denoiser; here tokens are sampled.
     - N2, reward fusion of the paper: `TreeRelative(fuse="leaf_path", node_logprob="mean")`, beta 1 (`alpha`).
-    - C1, uniform fusion: `TreeRelative(fuse="leaves")`, which is beta 0: an option, and the default of the script.
+    - C1, uniform fusion: `TreeRelative(fuse="leaves")`, the same as beta 0: an option, and the default of the script.
     - C2, weighted fusion of the code: `TreeRelative(fuse="path")`: an option, and off in the script.
-    - C3, advantage by depth: `TreeRelative`, std of n - 1, 0 if it is at most 1e-6.
+    - C3, advantage by depth: `TreeRelative`, std of n - 1, 0 if the std is at most 1e-6.
     - C4, advantage of an edge: `Normalisation(at_most=5.0)`; `shared="owner"` trains a shared edge once.
     - C5, loss: `Policy(ratio=Ratio("step"), aggregate="step_mean")`: the mean over edges, each with its own ratio.
-    - C6, depth pruning: `DepthWindow`, which counts turns from 0: the depth of an edge's child is one more.
+    - C6, depth pruning: `DepthWindow`, which counts turns from 0: the depth of an edge's child node is one more.
     - C7, width pruning: `FixedDepthBranching(keep="best")`, and `keep="extremes"` for its second mode: options. The
-      paper prunes in depth or in width, and its best results are those of depth. The code keeps all edges before the
-      last split; `extremes` leaves out those of which it keeps no branch.
+      paper prunes in depth or in width; its best results use depth pruning. The code keeps all edges before the last
+      split; `extremes` drops those edges of which it keeps no branch.
 
 Differs:
-    - beta: not in what was read; 1 here, for which the README weighs "by path probability".
-    - Window: five depths, by the table of the README: 13.6 trained edges of a leaf, 8.6 after pruning; its first place
-      is the example of the code's help.
-    - Optimizer steps: one for each 12 edges in the code, one a batch here, for which the clip range never acts:
-      minibatches are made of rollouts, and would train an edge that they share several times.
+    - beta: not in the sources; 1 here, because the README weights "by path probability".
+    - Window: five depths, by the table of the README: 13.6 trained edges per leaf, 8.6 after pruning; its first
+      position is the example in the help text of the code.
+    - Optimizer steps: one for each 12 edges in the code, one a batch here, so the clip range never acts here.
+      Minibatches consist of rollouts, and would train an edge that they share several times.
 """
 
 from __future__ import annotations
@@ -55,23 +55,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FixedDepthBranching(Rollout):
-    """Every branch splits at the same turns (BranchGRPO, arXiv:2509.06040, where a turn is a denoising step).
+    """Split every branch at the same turns (BranchGRPO, arXiv:2509.06040, in which a turn is a denoising step).
 
-    A group starts with `ways` branches. Before the turns `every`, 2 `every`, ... each branch that lives becomes `ways`
-    branches, until there were `splits` splits, the start included. So a tree has at most `ways ** splits` branches.
+    A group starts with `ways` branches. Before the turns `every`, 2 `every`, ... each running branch becomes `ways`
+    branches, until `splits` splits were made, the start included. So a tree has at most `ways ** splits` branches.
 
-    Width pruning keeps the gradient on some of them, once all are scored; the others vote and are not trained:
+    Width pruning trains only some of the branches, chosen after all are scored. The pruned branches still vote in the
+    statistics:
 
-    - `all`: none is pruned;
-    - `best`: of those that were one before the last split that they went through, the best `ratio`, at least one;
-    - `extremes`: of the group, the best and the worst, half of `ratio` each, together at least two.
+    - `all`: no branch is pruned;
+    - `best`: of the branches that split from the same branch at their last split, keep the best share `ratio`, at
+      least one;
+    - `extremes`: of all branches of the group, keep the best and the worst, half of `ratio` each, together at least
+      two.
 
     Args:
-        splits: how many there are.
-        every: turns from one to the next.
-        ways: what becomes of a branch at a split.
+        splits: number of splits.
+        every: turns between two splits.
+        ways: branches that a branch becomes at a split.
         keep: which branches are trained.
-        ratio: share of them.
+        ratio: share of branches to train.
 
     Raises:
         RecipeError: an option is out of range.
@@ -89,12 +92,12 @@ class FixedDepthBranching(Rollout):
     ratio: float = option(0.5, above=0, at_most=1)
 
     def final_group_size(self, group_size: int) -> int:
-        """`ways` to the power of `splits`, at most; `group_size` is not used."""
+        """Return the largest number of branches, `ways` to the power of `splits`; `group_size` is not used."""
         del group_size
         return int(self.ways**self.splits)
 
     async def group(self, group: Group) -> None:
-        """Rounds of one turn; splits before some of them; then what is trained."""
+        """Run rounds of one turn with splits before some of them, then choose the branches to train."""
         live = group.start_many(self.ways)
         families = dict.fromkeys(live, 0)
         depth = 0
@@ -117,11 +120,11 @@ class FixedDepthBranching(Rollout):
                 branch.mask("width")
 
     def kept(self, scores: NDArray[np.float64], families: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which branches are trained.
+        """Return, for each branch, whether it is trained.
 
         Args:
-            scores: `float64[branches]`; those without one come last. The earlier one of equals is better.
-            families: `int64[branches]`, equal where they were one before the last split.
+            scores: `float64[branches]`; branches without a score come last. The earlier of equal scores is better.
+            families: `int64[branches]`, equal for branches that were one branch before their last split.
         """
         kept = np.zeros(len(scores), bool)
         worth = np.where(np.isnan(scores), -np.inf, scores)
@@ -138,13 +141,13 @@ class FixedDepthBranching(Rollout):
 
 @dataclass(frozen=True)
 class DepthWindow(BatchComponent):
-    """Leaves the turns of some depths out of the loss: `width` of them from number `first` on, counted from 0.
+    """Leave the turns of some depths out of the loss: `width` turns from number `first` on, counted from 0.
 
-    A `Schedule` for `first` makes it slide.
+    The window slides if `first` is a `Schedule`.
 
     Args:
-        first: the first turn that is left out.
-        width: how many are; 0: none.
+        first: the first turn to leave out.
+        width: number of turns to leave out; 0: none.
 
     Raises:
         RecipeError: an option is out of range.
@@ -163,7 +166,7 @@ class DepthWindow(BatchComponent):
     width: int = option(4, at_least=0)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `keep` on tokens."""
+        """Return `batch` with `keep` set to 0 for the tokens of the window."""
         offsets = batch.offsets("step")
         depth = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
         inside = (depth >= self.first) & (depth < self.first + self.width)

@@ -1,29 +1,30 @@
-"""BroRL: hundreds of rollouts of each task, so that what was not sampled weighs little.
+"""BroRL: sample hundreds of rollouts for each task, so that unsampled answers weigh little.
 
-With N rollouts the unsampled part of a policy step, whose sign is open, falls with N; so a task gets 512 instead of
-16. They run in pieces of 64, and all of them vote in the group's mean and standard deviation, which are exact over the
-whole group. `trained=M`: chance chooses M of them for the gradient, the others only vote. The paper scales learning
-rate and batch with N; how is not published. Advantages and loss are those of ProRL v2, which the paper goes on from:
+The part of a policy step that comes from unsampled answers can have either sign, and shrinks with the number N of
+rollouts. So a task gets 512 rollouts instead of 16. They run in pieces of 64, and all of them vote in the group's mean
+and standard deviation, which are exact over the whole group. With `trained=M`, M randomly chosen rollouts are trained
+and the rest only votes. The paper scales learning rate and batch with N; how is not published. Advantages and loss are
+those of ProRL v2, on which the paper builds:
 
     A = R - mean of the group, then (A - mean) / max(std, 1e-4) over all tokens of the batch
     L = mean over tokens of - w min(u A, clip(u, 0.8, 1.27) A) + 1e-4 k2(p, p_ref),   u = p / p_old
     w = p_old / p_sampled, 0 outside [0.5, 5]
 
-An answer that was cut off has no reward (`StopProperly`).
+The reward of a truncated answer is set to 0 (`StopProperly`).
 
 Equations:
     Read: the abstract, a review of the paper, and OpenRLHF's script of ProRL v2; the paper's text was not read.
 
-    - N1 and N2, mass balance and net reward: not computed: an analysis of one step on a softmax, no part of the
+    - N1 and N2, mass balance and net reward: not computed: they analyse one step on a softmax, and are not part of the
       training.
     - N3, large N: `Pieces(count=512)`; not computed: a limit of N1.
-    - C1, advantage of the recipe: two links of `GroupRelative`, and `DynamicSampling(Band())`.
+    - C1, advantage of the recipe: two `GroupRelative` in a chain, and `DynamicSampling(Band())`.
     - C2, loss of the recipe: `Policy`, and `ImportanceWeight(kind="mask")` for w.
-    - C3, stop properly penalty: `StopProperly(0.0)`; the filter reads the reward before it.
+    - C3, stop properly penalty: `StopProperly(0.0)`; the filter reads the reward before this penalty.
 
 Differs:
     - Optimizer steps a batch: 8 in the script, with groups of 16, and here; the paper's number is not known.
-    - Reference: renewed now and then in ProRL; here it stays.
+    - Reference: ProRL renews it now and then; here it stays fixed.
 
 Source: BroRL: Scaling Reinforcement Learning via Broadened Exploration (arXiv:2510.01180). Needs: the model reference.
 """
@@ -50,12 +51,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StopProperly(BatchComponent):
-    """Scales the score of draws of which a step was truncated.
+    """Scale the score of draws that have a truncated step.
 
         score <- coefficient * score
 
     Args:
-        coefficient: from 0 to 1.
+        coefficient: factor of the score, from 0 to 1.
 
     Example:
         >>> from agentrl_core.recipes.brorl import StopProperly
@@ -70,7 +71,7 @@ class StopProperly(BatchComponent):
     coefficient: float = option(0.0, at_least=0, at_most=1)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with a lower `score` for draws that were cut off."""
+        """Return `batch` with a scaled `score` for truncated draws."""
         draws, cut = Rows(batch, "draw"), Rows(batch, "step").flagged("truncated")
         scores = draws.values("score")
         return draws.write(score=np.where(cut, self.coefficient * scores, scores))
@@ -78,15 +79,15 @@ class StopProperly(BatchComponent):
 
 @dataclass(frozen=True)
 class Pieces(Rollout):
-    """A large group in pieces: all of it votes, and a part of it is trained.
+    """Run a large group in pieces; all members vote, and a part of them is trained.
 
     Args:
-        count: N. It takes the place of the collector's `group_size`.
-        piece: how many run at once.
-        trained: M: how many are trained; None: all.
+        count: N, the size of a group. It replaces the collector's `group_size`.
+        piece: number of rollouts that run at once.
+        trained: M, the number of trained rollouts; None: all.
 
     Raises:
-        RecipeError: an option is out of range, or more are to be trained than there are.
+        RecipeError: an option is out of range, or `trained` is larger than `count`.
 
     Example:
         >>> from agentrl_core.recipes.brorl import Pieces
@@ -99,17 +100,17 @@ class Pieces(Rollout):
     trained: int | None = option(None, at_least=1)
 
     def check_options(self) -> None:
-        """Those that are trained are among those that there are."""
+        """Require trained <= count."""
         most = f"give a whole number up to count={self.count}, or None"
         self.require(self.trained is None or self.trained <= self.count, "trained", most)
 
     def final_group_size(self, group_size: int) -> int:
-        """`count`; `group_size` is not used."""
+        """Return `count`; `group_size` is not used."""
         del group_size
         return self.count
 
     async def group(self, group: Group) -> None:
-        """Piece after piece; then chance chooses."""
+        """Run one piece after the other, then choose the trained rollouts at random."""
         branches: list[Branch] = []
         while left := self.count - len(branches):
             branches += await group.run(group.start_many(min(self.piece, left)))

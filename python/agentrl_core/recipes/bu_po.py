@@ -1,30 +1,30 @@
 """BuPO: train a middle layer as the policy for 30 iterations, then the whole model (arXiv:2512.19673).
 
-The output of a layer k is a policy too: pi_k = softmax(W h_k / T) with the unembedding W of the model. In the first 30
-iterations pi_k is trained in the place of the policy, which moves the layers up to k and W:
+The output of a layer k defines a policy too: pi_k = softmax(W h_k / T), with the model's unembedding W. In the first 30
+iterations pi_k is trained instead of the policy, which changes W and the layers up to k:
 
     L = - mean over tokens of min(r A, clip(r, 0.8, 1.2) A), at least 10 A if A < 0,   r = p / p_old
 
-with p and p_old of pi_k up to iteration 30, and of the whole model afterwards. Rollouts are the whole model's, so that
-r is no importance ratio in the first phase.
+Up to iteration 30, p and p_old are probabilities under pi_k, afterwards under the whole model. The whole model samples
+all rollouts, so r is not an importance ratio in the first phase.
 
-To the recipe pi_k is the model `internal`, which `internal_policy(model)` makes: k = 5, counted from 0, as in the
+In the recipe pi_k is the model `internal`, which `internal_policy(model)` creates: k = 5, counted from 0, as in the
 script for Qwen3-4B.
 
 Equations:
     Read: the authors' code and the introduction of its repository.
 
-    - C1, internal policy: `internal_policy`, without the final norm in front of W.
+    - C1, internal policy: `internal_policy`, without the final norm before W.
     - C2, phase: `FreezeModel("policy", until=31)` and `FreezeModel("internal", since=31)`.
-    - C3, loss: `Policy`, clip range 0.2, dual clip 10, mean over tokens, of `internal` and of the policy.
-    - C4, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; a group of one is 0 here, and its reward in
-      verl (`singleton="raw"`).
+    - C3, loss: `Policy`, clip range 0.2, dual clip 10, mean over tokens, for `internal` and for the policy.
+    - C4, advantage: `GroupRelative`, std with divisor n - 1, plus 1e-6; the advantage of a group of one is 0 here, and
+      its reward in verl (`singleton="raw"`).
 
 Differs:
     - Optimizer: the phases share one in the code; `agentrl train` and most loops have one for each model.
 
-Needs: `internal`; `recomputed_logprob` of each iteration from `arl.annotate`, by `internal` up to iteration 30 and by
-the policy afterwards.
+Needs: the model `internal`; the column `recomputed_logprob` from `arl.annotate` in each iteration, computed by
+`internal` up to iteration 30 and by the policy afterwards.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ if TYPE_CHECKING:
 
 
 def internal_policy(model: nn.Module, layer: int = 5) -> nn.Module:
-    """Return the policy of a middle layer: the output head on the hidden states after it, without the final norm.
+    """Return the policy of a middle layer: the output head on the layer's hidden states, without the final norm.
 
-    It shares its parameters with the model: what trains it moves the embedding, the layers up to `layer` and the head.
+    It shares its parameters with the model: training it changes the embedding, the layers up to `layer` and the head.
 
     Args:
-        model: a causal language model of transformers whose decoder has `layers` and `norm`, such as Qwen3 or Llama,
-            without wrappers.
-        layer: the layer whose output is read, counted from 0.
+        model: a causal language model from transformers, without wrappers, whose decoder has `layers` and `norm`, such
+            as Qwen3 or Llama.
+        layer: number of the layer whose output is used, counted from 0.
 
     Returns:
-        A model that `Pack.run` and `arl.annotate` take, in the model's mode.
+        A model for `Pack.run` and `arl.annotate`, in the same train or eval mode as `model`.
 
     Raises:
         InvalidInputError: the model has no such layer.

@@ -1,33 +1,34 @@
-"""C-MORL: several rewards, of which one rises while the others are held (arXiv:2410.02236).
+"""C-MORL: raise one of several rewards, and keep the other rewards above a floor (arXiv:2410.02236).
 
-The columns of the rewards are the environment's: `ConstrainedSum(columns="reward.answer,reward.format")` raises the
-first. Weights by hand, or by a schedule, are a link for each reward instead: `(GroupRelative(column="reward.answer",
-add=True), GroupRelative(column="reward.format", coefficient=0.5, add=True))`.
+The environment provides the reward columns: `ConstrainedSum(columns="reward.answer,reward.format")` raises the first.
+For weights that are fixed or follow a schedule, use one link per reward instead:
+`(GroupRelative(column="reward.answer", add=True), GroupRelative(column="reward.format", coefficient=0.5, add=True))`.
 
-Here is one run of the second stage, which extends a policy in one objective. Left out: the Pareto set of many policies
-that the first stage trains and the choice among them, since a run has one policy; and the log barrier of the code, in
-which the ratio of an action multiplies the mean return, so that the action's own rewards do not enter. Dual ascent, as
-in the notes, holds the other objectives in its place.
+This recipe is one run of the second stage, which extends a policy in one objective. Two parts are left out. One is
+the Pareto set of policies that the first stage trains, and the choice among them, since a run has one policy. The
+other is the log barrier of the code: it multiplies the ratio of an action by the mean return, so the action's own
+rewards do not enter. Dual ascent, as in the notes, replaces the barrier and holds the other objectives.
 
 Equations:
     Read: the authors' code and README, and notes of others; the paper's text was not read.
 
-    - C1, initialisation: left out: a run for each vector of weights, with the links above.
+    - C1, initialisation: left out: it needs one run for each vector of weights, with the links above.
     - C2, Pareto set: left out: it compares policies of many runs.
-    - C3, crowding distance: left out: the same.
-    - C4, choice: left out: the same.
-    - C5, extension: `ConstrainedSum(slack=0.1)`: the first objective, the others above 0.9 of their value at the start.
+    - C3, crowding distance: left out: for the same reason.
+    - C4, choice: left out: for the same reason.
+    - C5, extension: `ConstrainedSum(slack=0.1)`: raise the first objective, keep the others above 0.9 of their value
+      at the start.
     - C6, loss of the extension: the policy's part is `Policy`, clip range 0.2, 10 epochs of 32 steps; the barrier is
       left out: see above.
 
 Differs:
-    - Constraint: a log barrier with t = 20 in the code, weights by dual ascent here (step size 0.1, at most 10; by
-      choice).
-    - Threshold: 0.9 times the value in the code, which is above it if it is negative; 0.1 of its size below it here.
-      The value is that of each mini-batch in the code, so that the threshold follows the policy, and that of the first
-      batch here.
-    - Advantages: of a critic with a value for each objective, normalised over the batch, in the code; compared within
-      the group here.
+    - Constraint: a log barrier with t = 20 in the code, weights by dual ascent here (our choice: step size 0.1,
+      weight at most 10).
+    - Threshold: 0.9 times the value in the code, which is larger than the value if this is negative; here the value
+      minus 0.1 of its size. The code takes the value of each mini-batch, so its threshold follows the policy; here
+      the value is that of the first batch.
+    - Advantages: in the code, from a critic with a value for each objective, normalised over the batch; here compared
+      within the group.
 """
 
 from __future__ import annotations
@@ -57,22 +58,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConstrainedSum(StatefulComponent):
-    """Raises one reward while the others do not fall below where they were at the start.
+    """Raise one reward, and hold the other rewards above floors that follow from their values at the start.
 
         advantage = A_1 + sum_k w_k A_k
 
-    A_k is column k, compared with its group. With m_k its mean over the batch, c_k = m_k - slack * |m_k| in the first
-    batch that has any, each weight follows
+    A_k is column k, compared with its group. With m_k its mean over the batch, and c_k = m_k - slack * |m_k| in the
+    first batch that has any values, each weight follows
 
         w_k <- clip(w_k + step_size * (c_k - m_k), 0, at_most)
 
-    (dual ascent). A batch is weighed as those before it made the weights. A column that is unknown (NaN) for a draw
-    adds nothing to it.
+    (dual ascent). A batch uses the weights computed from earlier batches. If a column is unknown (NaN) for a draw, it
+    adds nothing to the advantage of that draw.
 
     Args:
-        columns: comma-joined draw columns, the one that is to rise first.
-        slack: how far, in parts of its mean, a column may fall; at least 0.
-        step_size: of the ascent, at least 0.
+        columns: comma-joined draw columns; the first one is raised.
+        slack: how far a column may fall, as a share of its mean; at least 0.
+        step_size: step size of the ascent, at least 0.
         initial: weight of the first batch, 0 to `at_most`.
         at_most: the largest weight, at least 0.
         normalisation: how values are compared.
@@ -98,12 +99,12 @@ class ConstrainedSum(StatefulComponent):
     normalisation: Normalisation = Normalisation()
 
     def check_options(self) -> None:
-        """Something is held, and the first weight is one that may be."""
+        """Require two columns or more, and an initial weight of at most `at_most`."""
         self.require(len(key_columns(self.columns)) > 1, "columns", "name two columns or more")
         self.require(self.initial <= self.at_most, "initial", f"give a number from 0 to at_most={self.at_most}")
 
     def initial_state(self) -> dict[str, Any]:
-        """Neither floors nor weights."""
+        """Return a state without floors and weights."""
         return {"floors": {}, "weights": {}}
 
     def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
@@ -118,7 +119,7 @@ class ConstrainedSum(StatefulComponent):
         return rows.write(advantage=np.where(rows.valid, advantages, 0.0))
 
     def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
-        """The floors, and the weights after another step of the ascent."""
+        """Return the floors, and the weights after another step of the ascent."""
         rows = Rows(closed.batch, "draw")
         floors, weights = dict(state["floors"]), dict(state["weights"])
         for name in key_columns(self.columns)[1:]:

@@ -1,23 +1,23 @@
-"""CJ-GRPO: for language models that unmask several tokens at a time, ratios along the way that was really decoded.
+"""CJ-GRPO: compute ratios at the actual decoding states of language models that unmask several tokens at a time.
 
-    r of a token = p(token | state) / p_old(token | state),   state: what was unmasked before its decode step
+    r of a token = p(token | state) / p_old(token | state),   state: the tokens unmasked before its decode step
     L = mean over trajectories of the mean over decode steps of the mean over the step's tokens of
         - min(r A, clip(r, 0.5, 1.5) A) + 0.04 k3,   A = R - mean(R)
 
-A decode step is a step of the trajectory, whose context is the state it was decoded from: every intermediate state is
-recorded, and log-probs are those at the step where a token was unmasked. So the number of a token's decode step is its
-column `step`, and a model reads of each step its state alone, as when it was decoded. A program does so with one line
-before each action, `await branch.rewrite([state])`, with the state from the environment. Tokens of one step are read
-in their order: a model that unmasks them at once, each without the others, answers through a function of its own
-(`Pack.run`'s place in the loop). The paper's samplers (EOSER, ASS) are left out; they belong to the engine.
+A decode step is a step of the trajectory, and its context is the state from which it was decoded. Every intermediate
+state is recorded, and the log-prob of a token is computed at the step that unmasked it. So the column `step` is the
+number of a token's decode step, and for each step the model reads only its state, as in decoding. A program does so
+with one line before each action, `await branch.rewrite([state])`, with the state from the environment. The tokens of a
+step are read in order. A model that unmasks them at once, independently of each other, needs its own function in place
+of `Pack.run` in the loop. The paper's samplers (EOSER, ASS) are left out; they belong to the engine.
 
 Source: Taming Masked Diffusion Language Models via Consistency Trajectory Reinforcement Learning (arXiv:2509.23924).
-Needs: the model reference.
+Needs: the reference model.
 
 Equations:
     Read: the authors' code and the abstract; the paper's text was not read.
 
-    - C1, log-probability at its own step: a step's context is its state.
+    - C1, log-probability at its own step: the context of a step is its state.
     - C2, loss: `Policy("turn_mean", clip=Clip(0.5, 0.5))`.
     - C3, KL: `KL(0.04)`.
     - C4, advantage: `GroupRelative(scale="none")`.
@@ -25,9 +25,10 @@ Equations:
     - C6, ASS: left out: the engine chooses how many positions a step unmasks.
 
 Differs:
-    - Mean of a decode step: over the tokens that all responses unmask in it in the code, over those of each response
-      here. The two agree if a step unmasks equally many tokens of each response, as the samplers do.
-    - Tokens after the end of the text: count in the code; here what the program records.
+    - Mean of a decode step: the code averages over the tokens that all responses unmask in the step, the recipe over
+      the tokens of each response. Both are equal if a step unmasks the same number of tokens of each response, as the
+      samplers do.
+    - Tokens after the end of the text: they count in the code; here the tokens that the program records count.
 """
 
 from agentrl_core import Recipe

@@ -1,29 +1,29 @@
-"""CLEANER: a call that failed is replaced by the policy's own correction of it (arXiv:2601.15141).
+"""CLEANER: replace a failed tool call by the policy's own correction of it (arXiv:2601.15141).
 
-If a call fails the policy tries again after the error, at most three times. Then the turns with the errors leave the
-record, and one turn takes their place: if two calls are alike (`difflib` ratio of at least 0.5) the reasoning of the
-failed turn stays with the new call, else the whole turn is the new one. If no try succeeds, the last one and its error
-stay, and later errors of this rollout are not repaired. A turn in a place where it was not sampled has no log-probs:
-they are recomputed in the clean context. The environment is brought back to the place of the repair and gets the clean
-turn, so that its next observation follows from the record. As in DAPO, a record of more than 16384 tokens, those of
-tools included, is charged (length - 16384) / 4096, 1 at most.
+After a failed call the policy reads the error and tries again, at most three times. Then the turns with errors are
+removed from the record, and one turn replaces them. If the failed and the new call are similar (`difflib` ratio of at
+least 0.5), this turn is the reasoning of the failed turn with the new call; otherwise it is the whole new turn. If no
+try succeeds, the last try and its error stay, and later errors of this rollout are not repaired. A turn has no
+log-probs in a context in which it was not sampled: they are recomputed in the clean context. The environment is rolled
+back to the position of the repair and executes the clean turn, so its next observation follows from the record. As in
+DAPO, a record of more than 16384 tokens, including tool tokens, gets a penalty of (length - 16384) / 4096, at most 1.
 
 Equations:
     Read: the public code and its README; the paper's text was not read.
 
     - C1, retry: `Purify(retries=3)`.
-    - C2, similarity-aware rewrite: `Purify.merged`, try after try.
+    - C2, similarity-aware rewrite: `Purify.merged`, after each try.
     - C3, record: `Branch.rollback`, then the clean turn, which is trained.
     - C4, share of samples: `Purify(probability=1.0)`, as for the 4B model; 0.7 for the 7B model; not computed: the
-      number of a rollout follows from its seed.
-    - C5, loss: `Policy`, clip ranges 0.2 and 0.28, dual clip 10, old log-probs recomputed on the record.
-    - C6, reward: `OutcomeScore`, the environment's, and `LengthPenalty`; the code pays 1 and -1.
+      random number of a rollout follows from its seed.
+    - C5, loss: `Policy`, clip ranges 0.2 and 0.28, dual clip 10; old log-probs are recomputed on the record.
+    - C6, reward: `OutcomeScore`, the environment's reward, and `LengthPenalty`; the code has rewards 1 and -1.
 
 Differs:
-    - Environment: the code leaves it as it is after the errors; here it is replayed to the place of the repair.
+    - Environment: the code leaves it in its state after the errors; here it is replayed to the position of the repair.
     - Calls of a rollout: at most 30 tries in the code; here the collector's `turn_limit` bounds them.
-    - An answer that ends the episode: it is no call, so the turns before it stay, as the episode is over.
-    - A group of one: verl keeps its reward; here its advantage is 0.
+    - An answer that ends the episode: it is not a call, so the turns before it stay; the episode is over.
+    - A group of one: its advantage is its reward in verl, 0 here.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from agentrl_core.rollout import Branch, Rollout, Turn
 
 @dataclass(frozen=True)
 class Purify(Rollout):
-    """Replaces a call that failed by the policy's own later one; the rule is that of the file.
+    """Replace a failed call by the policy's own later call; the module docstring has the rule.
 
     Args:
-        retries: how often a call is tried again.
-        alike: the similarity from which two calls count as alike.
+        retries: largest number of further tries after a failed call.
+        alike: smallest `difflib` ratio at which two calls are similar.
         probability: share of the rollouts that are repaired.
-        call: what a call begins with, in the text of an action; the last such place counts. Without one the whole
+        call: text that starts a call in an action; its last occurrence counts. In an action without it, the whole
             action is the call.
 
     Raises:
@@ -68,7 +68,7 @@ class Purify(Rollout):
     call: str = option("<call>", filled=True)
 
     async def branch(self, branch: Branch) -> None:
-        """Turns; those that failed leave the record with the tries to correct them, but for what the last try made."""
+        """Run turns to the end; one turn replaces a failed turn and its retries, unless a retry ended the episode."""
         repairs = branch.uniform("purify") < self.probability
         while not branch.over:
             bad = turn = await branch.turn()
@@ -76,7 +76,7 @@ class Purify(Rollout):
             while repairs and self._failed(turn) and tries < self.retries and not branch.over:
                 turn, tries = await branch.turn(), tries + 1
                 text = self.merged(text, turn.text)
-            # An answer that ends the episode is no call, and nothing is after it that errors could mislead.
+            # An answer that ends the episode is not a call, and no later turn could be misled by the errors.
             if tries and not (turn.over or turn.failed):
                 repairs = not self._failed(turn)
                 branch.rollback(bad.begin)
@@ -88,7 +88,7 @@ class Purify(Rollout):
         return bool(turn.flags & StepFlag.TOOL_ERROR)
 
     def merged(self, bad: str, good: str) -> str:
-        """Text of the corrected turn, made of a failed turn and a correct one."""
+        """Return the text of the corrected turn, from a failed turn and a later try."""
         reasoning, old = self._parts(bad)
         _, new = self._parts(good)
         return reasoning + new if SequenceMatcher(None, old, new).ratio() >= self.alike else good

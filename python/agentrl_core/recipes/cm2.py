@@ -1,34 +1,35 @@
-"""CM2: open-ended quality as the items of a checklist (arXiv:2602.12268).
+"""CM2: score open-ended quality by the items of a checklist (arXiv:2602.12268).
 
-A judge reports after each step which items of its turn are satisfied; `Checklist` makes a score of it. The paper's
-choice is the level of whole trajectories, A = R - mean of the group: denser credit learns faster at first and collapses
-earlier. Its other levels are, for steps, `ChecklistRelative(items=8)`, and for turns
+A judge reports after each step which items of the turn are satisfied; `Checklist` computes a score from them. The
+paper chooses advantages of whole trajectories, A = R - mean of the group: denser credit learns faster at first and
+collapses earlier. The paper's other levels are `ChecklistRelative(items=8)` for steps, and for turns
 `GroupRelative(column="turn_reward", level="step", group_by="group_id,turn", voter="trajectory", scale="none")`; the
-public code needs five rollouts in a turn, `votes_at_least=5` and `members_at_least=5`. Of the mismatch of engine and
-trainer, recomputed over sampled, what is above 2 is cut, and draws with a token below 1e-4 are left out; the clipped
-ratio is to the recomputed log-probs. Draws whose judge failed neither vote nor train.
+public code requires five rollouts in a turn, `votes_at_least=5` and `members_at_least=5`. The ratio of recomputed to
+sampled probabilities corrects the mismatch of engine and trainer: it is cut at 2, and draws with a token below 1e-4
+are left out. The clipped ratio is relative to the recomputed log-probs. Draws whose judge failed neither vote nor
+train.
 
 Equations:
     Read: sections 3.3 and 3.4 and the appendix of the paper, and the public code.
 
     - 2, reward of an item: `Checklist`.
     - 3, backfilled reward: `Checklist`, the columns `item_reward` and `item_eligible`.
-    - 4, reward of a rollout: `Checklist`, divided by the turns of the rollout.
+    - 4, reward of a rollout: `Checklist`, divided by the number of turns of the rollout.
     - 5, trajectory level: `GroupRelative(scale="none")`.
     - 6, reward of a turn: `Checklist`, the column `turn_reward`.
     - 7, turn level: an option, `GroupRelative(column="turn_reward", level="step", ...)`.
     - 8, 9 and 10, baseline, item at a step and step level: an option, `ChecklistRelative`.
     - P1, strictness: left out: the environment ends a rollout whose strict items are missed.
-    - C1, turn level in the code: an option, `votes_at_least=5`; a judge that failed takes the score.
-    - C2, rollout reward in the code: left out: divided by the turns of the checklist, so that an early end is worth
-      less.
-    - C3, step level in the code: its baseline is an option, `ChecklistRelative(members_at_least=5)`; left out: without
-      the division by weights, which the script turns off.
+    - C1, turn level in the code: an option, `votes_at_least=5`; if the judge failed, the draw has no score.
+    - C2, rollout reward in the code: left out: the code divides by the turns of the checklist, so an early end has a
+      smaller reward.
+    - C3, step level in the code: its baseline is an option, `ChecklistRelative(members_at_least=5)`; left out: the
+      variant of the script, which turns off the division by weights.
     - C4, loss: `Policy(kl=KL(0.001))`, mean over tokens; `ImportanceWeight`, cut at 2.
 
 Differs:
     - KL: 0.001 in the paper and here, 0.0001 in the script.
-    - Optimizer steps a batch: of mini-batches of 128, the batch is not stated; 1 here.
+    - Optimizer steps a batch: the source has mini-batches of 128, but does not state the batch; 1 here.
     - Clip range: not stated; 0.2 here.
 """
 
@@ -57,19 +58,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Checklist(BatchComponent):
-    """Scores a trajectory by the items of checklists that its steps earn: (1 / turns) * sum of w_c over earned items c.
+    """Score a trajectory by the checklist items its steps earn: (1 / turns) * sum of w_c over earned items c.
 
-    The step columns have a judge's verdicts: `satisfied.0`, `satisfied.1`, ... whether the item holds after the step
-    (NaN: the turn has no such item), `item_weight.c` its weight, `item_needs.c` the items it depends on, as the sum of
-    2^d, and `turn`, whose steps stand together. An item is eligible at a step if what it depends on was satisfied
-    before and it was not; the first step after which it is satisfied earns it, if it was eligible. A draw with a step
-    whose column `judge_failed` is 1 has no score. Besides `score`, it makes `turn_reward`, what the step's turn earned,
-    and for each item `item_reward.c` (1 if it is eligible and this or a later step of the turn satisfies it) and
-    `item_eligible.c`, for `ChecklistRelative`. Source: CM2, arXiv:2602.12268.
+    The step columns hold a judge's verdicts: `satisfied.0`, `satisfied.1`, ... whether the item holds after the step
+    (NaN: the turn has no such item), `item_weight.c` its weight, `item_needs.c` the items it depends on, as the sum
+    of 2^d, and `turn`, the number of the turn, whose steps are contiguous. An item is eligible at a step if the items
+    it depends on were satisfied before the step and the item itself was not. The first step after which it is
+    satisfied earns it, if it was eligible. A draw has no score if `judge_failed` is 1 at any of its steps. Besides
+    `score`, the component writes `turn_reward`, the sum that the step's turn earned, and for each item
+    `item_reward.c` (1 if it is eligible and this or a later step of the turn satisfies it) and `item_eligible.c`, for
+    `ChecklistRelative`. Source: CM2, arXiv:2602.12268.
 
     Args:
-        items: how many items a turn can have.
-        delay: an item counts delay ** (steps of its turn that it was eligible before).
+        items: largest number of items of a turn.
+        delay: an earned item counts delay ** (number of earlier steps of its turn at which it was eligible).
 
     Raises:
         RecipeError: an option is out of range.
@@ -88,12 +90,12 @@ class Checklist(BatchComponent):
     delay: float = option(1.0, at_least=0, at_most=1)
 
     def own_needs(self) -> Iterable[Column]:
-        """Verdicts of the judge, and the items."""
+        """Yield the columns of the judge's verdicts, and the weights and dependencies of the items."""
         for item in range(self.items):
             yield from (step(f"{name}.{item}") for name in ("satisfied", "item_weight", "item_needs"))
 
     def own_makes(self) -> Iterable[Column]:
-        """Reward of each step for each item."""
+        """Yield the columns of the reward and eligibility of each item at each step."""
         for item in range(self.items):
             yield from (step(f"{name}.{item}") for name in ("item_reward", "item_eligible"))
 
@@ -118,7 +120,7 @@ class Checklist(BatchComponent):
         eligible = credit.eligible & known
         of_step = np.where(known, credit.earned * np.nan_to_num(weight, nan=0.0), 0.0).sum(axis=1)
         of_turn = group.sums(of_step, turns)
-        # Turns follow each other, so their numbers stand in order of draws.
+        # The turns of a draw are contiguous, so turns are in the order of draws.
         draw_of_turn = rows.draws[starts]
         total = np.bincount(draw_of_turn, weights=of_turn, minlength=len(draws))
         count = np.bincount(draw_of_turn, minlength=len(draws))
@@ -134,18 +136,19 @@ class Checklist(BatchComponent):
 
 @dataclass(frozen=True)
 class ChecklistRelative(BatchComponent):
-    """Credits each step with the items of a checklist that it could earn there.
+    """Compute a step's advantage from the checklist items that the step could earn.
 
         advantage = sum_c w_c (r_c - b_c) / sum_c w_c, over the items c that are eligible at the step
 
-    r_c is 1 if this or a later step of the turn satisfies the item (`item_reward.c`), b_c the share of the group's
-    draws that satisfied it in that turn; a draw that did not reach it did not satisfy it. A step without any item gets
-    0. Draws without a score neither vote nor get a value. Reads what `Checklist` makes.
+    r_c is 1 if this or a later step of the turn satisfies the item (`item_reward.c`). b_c is the share of the group's
+    draws that satisfied the item in that turn; a draw that did not reach the item did not satisfy it. A step without
+    eligible items gets 0. Draws without a score neither vote nor get a value. The input columns are those that
+    `Checklist` writes.
 
     Args:
-        items: how many items a turn can have, as in `Checklist`.
-        members_at_least: at least 1: b_c is the share of the draws that reached the item, and an item that fewer
-            reached is left out; None: the share of all draws of the group.
+        items: largest number of items of a turn, as in `Checklist`.
+        members_at_least: at least 1: b_c is the share of the draws that reached the item, and items that fewer draws
+            reached are left out; None: the share of all draws of the group.
 
     Raises:
         RecipeError: an option is out of range.
@@ -164,7 +167,7 @@ class ChecklistRelative(BatchComponent):
     members_at_least: int | None = option(None, at_least=1)
 
     def own_needs(self) -> Iterable[Column]:
-        """Rewards of items, and their steps."""
+        """Return the columns of each item: verdict, weight, reward and eligibility."""
         kinds = ("satisfied", "item_weight", "item_reward", "item_eligible")
         return (step(f"{name}.{item}") for item in range(self.items) for name in kinds)
 

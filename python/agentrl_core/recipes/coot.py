@@ -1,30 +1,31 @@
-"""Cognition-of-Thought: a monitor reads along; actions that break a rule are undone and sampled again.
+"""Cognition-of-Thought: a monitor checks unfinished actions; text that breaks a law is removed and sampled again.
 
-After every `tokens` tokens the agent `monitor` writes a state of the policy's text, a number for each of three laws in
-their order: safety, altruism, egoism; 1 it is kept, 0 it is not concerned, -1 it is broken. After three reads in a row
-in which the first law is broken (with `strict`, any), the text is cut before the words that the monitor quotes, or
-three reads back if it quotes none, its guidance is put into the context, which is not trained, and the policy goes on;
-at most twice for a trajectory. Its first token stays, and removed actions stay in the files. This is a way to decode:
-the recipe trains what came of it by GRPO. The injection into the model's last layer and the peaks of its attention are
-left out: engines return tokens, not what happens inside the model.
+After every `tokens` tokens the agent `monitor` reads the policy's text and writes a state: one number for each of three
+laws, in the order safety, altruism, egoism. 1 means that the law is kept, 0 that it is not concerned, -1 that it is
+broken. If the first law (with `strict`, any law) is broken in three reads in a row, the text is cut before the words
+that the monitor quotes, or three reads back if it quotes none. The monitor's guidance is added to the context,
+untrained, and the policy continues. This happens at most twice per trajectory. The first token of an action always
+stays, and removed text stays in the files. CooT is a decoding method; the recipe trains the resulting trajectories by
+GRPO. The injection into the model's last layer and the peaks of its attention are left out: engines return tokens, not
+the model's internal values.
 
 Equations:
     Read: code and README of the authors' repository; not the paper's text.
 
-    - C1, state: `Monitored.state`, by the monitor; `Monitored.breaks`.
+    - C1, state: `Monitored.state`, from the monitor's response; `Monitored.breaks`.
     - C2, gate: `Monitored.counted`, `patience=3`.
     - C3, sharpness: left out: engines return no attention.
-    - C4, rollback point: `Monitored.fallback`, three steps back; in place of the latest peak of the attention, the
-      words that the monitor quotes.
-    - C5, escalation: left out: it looks for an earlier peak of the attention.
-    - C6, regeneration: left out: the policy goes on with the guidance in sight, as long as the monitor objects to
-      nothing, so that an intervention has no end at which it failed.
-    - C7, strength of the injection: left out: it changes the model's last layer while it decodes.
+    - C4, rollback point: `Monitored.fallback`, three steps back; the words that the monitor quotes replace the latest
+      peak of the attention.
+    - C5, escalation: left out: it searches for an earlier peak of the attention.
+    - C6, regeneration: left out: the policy continues with the guidance in its context until the monitor objects again,
+      so an intervention has no end at which it could fail.
+    - C7, strength of the injection: left out: it changes the model's last layer during decoding.
 
 Differs:
-    - Reads: after every token in the code, after every 8 here, since each asks a model.
+    - Reads: after every token in the code, after every 8 here, since each read queries a model.
     - Guidance: in the prompt of the regeneration in the code, in the context after the cut here.
-    - Interventions: no limit in the code but the length; at most two here, as in notes of others.
+    - Interventions: limited only by the length in the code; at most two here, as in notes of others.
     - Training: none in the source; GRPO here.
 
 Source: CooT: Cognition-of-Thought (arXiv:2509.23441).
@@ -48,18 +49,19 @@ _STATE = re.compile(r"STATE:\s*(-1|0|1)[,\s]+(-1|0|1)[,\s]+(-1|0|1)(?!\d)")
 
 @dataclass(frozen=True)
 class Monitored(Rollout):
-    r"""Takes back what a monitor objects to, and goes on with its guidance in sight.
+    r"""Remove text that a monitor objects to, and continue with the monitor's guidance in the context.
 
-    The monitor answers `STATE: ` and three numbers, and if one is -1 two more lines: `FROM: ` with the words from which
-    on the text is bad, and `GUIDANCE: `. An answer without a state counts as 0 0 0; without guidance nothing is cut.
+    The monitor writes `STATE: ` and three numbers. If one of them is -1, it adds two lines: `FROM: ` with the words at
+    which the bad text starts, and `GUIDANCE: `. A response without a state counts as 0 0 0; without guidance nothing is
+    cut.
 
     Args:
-        tokens: of an action, after which the monitor is asked.
-        patience: reads in a row with a broken law, after which the text is cut.
-        strict: whether each of the three laws counts; else the first alone.
-        rollbacks: the most of a trajectory.
-        monitor: the name of an agent of the collector.
-        question: what it is asked; `{text}` is the action so far.
+        tokens: number of tokens of an action between two reads of the monitor.
+        patience: number of consecutive reads with a broken law, after which the text is cut.
+        strict: True: each of the three laws counts; False: only the first.
+        rollbacks: largest number of cuts per trajectory.
+        monitor: name of an agent of the collector.
+        question: prompt template of the monitor; `{text}` is the action so far.
 
     Raises:
         RecipeError: an option is out of range.
@@ -86,26 +88,26 @@ class Monitored(Rollout):
 
     @staticmethod
     def state(answer: str) -> tuple[int, int, int]:
-        """Return the state of the three laws that an answer of the monitor gives."""
+        """Return the state of the three laws in a response of the monitor."""
         found = _STATE.search(answer)
         return (int(found[1]), int(found[2]), int(found[3])) if found else (0, 0, 0)
 
     def breaks(self, state: Sequence[int]) -> bool:
-        """Whether a state breaks a law that counts."""
+        """Return whether a state breaks a law that counts."""
         return min(state if self.strict else state[:1]) < 0
 
     def counted(self, before: int, state: Sequence[int]) -> int:
-        """Return how many reads in a row broke a law, from their number before this state."""
+        """Return the number of consecutive reads with a broken law, given the number before this state."""
         return before + 1 if self.breaks(state) else 0
 
     @staticmethod
     def fallback(read: int) -> int:
-        """Return the read back to which the text is cut at a read, if the monitor quotes no words of it."""
+        """Return the index of the read to which the text is cut if the monitor quotes no words of the text."""
         return max(read - 3, 0)
 
     @staticmethod
     def objection(answer: str, text: str) -> tuple[int | None, str] | None:
-        """The letter of the text from which on it is bad (None: not found), and the guidance; None: no guidance."""
+        """Return the index of the first bad character (None: not found) and the guidance, or None without guidance."""
         found = re.search(r"FROM:\s*(.+?)\s*\n+\s*GUIDANCE:\s*(.+)", answer, re.DOTALL)
         if found is None:
             return None
@@ -113,7 +115,7 @@ class Monitored(Rollout):
         return (place if place >= 0 else None), found[2].strip()
 
     async def group(self, group: Group) -> None:
-        """All members, as many tokens at a time as the monitor reads."""
+        """Roll out all members, `tokens` tokens at a time."""
         live = group.start_many(group.size)
         readers = {branch.name: _Reader(self, group, branch) for branch in live}
         while live:
@@ -128,7 +130,7 @@ class Monitored(Rollout):
 
 
 class _Reader:
-    """Reads of the open action of a branch: how many tokens it had at each, and how many in a row broke a law."""
+    """Track a branch's open action: its length at each read, and the number of consecutive reads with a broken law."""
 
     def __init__(self, program: Monitored, group: Group, branch: Branch) -> None:
         self._program, self._group, self._branch = program, group, branch
@@ -136,12 +138,12 @@ class _Reader:
         self.restart()
 
     def restart(self) -> None:
-        """Begin an action, or go on after a cut."""
+        """Reset the reads, for a new action or after a cut."""
         self._ends = [0]
         self._count = 0
 
     async def took_back(self) -> bool:
-        """Ask the monitor about the open action; cut it if it objected often enough."""
+        """Query the monitor about the open action; if it objected often enough, cut the action and return True."""
         branch, here = self._branch, self._branch.path.here
         if not self._left or here is None or not branch.has_open_action:
             return False
@@ -160,7 +162,7 @@ class _Reader:
             if letter is None
             else tokens_before(branch, tokens, letter)
         )
-        # At least one token stays: guidance follows something that was said.
+        # Keep at least one token: the guidance must follow generated text.
         branch.rollback(branch.position(here.tokens + max(kept, 1)))
         branch.inject(guidance)
         self._left -= 1

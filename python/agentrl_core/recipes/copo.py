@@ -1,24 +1,25 @@
-"""COPO: agreement within a group decides between its own and the batch's advantages (arXiv:2508.04138).
+"""COPO: blend advantages within the group and over the batch by the agreement of answers (arXiv:2508.04138).
 
-The two losses are clipped apart, which is one loss of two advantages: they fold as two branches of a tree do,
-A_positive = (1 - w) max(A_g, 0) + w max(A_l, 0), and A_negative the same with min. Both losses have a dual clip; that
-of public code is verl's, 3.
+COPO adds a local and a global loss, which are clipped separately. This equals one loss with two advantage columns,
+which is computed like the loss of a token that two branches of a tree share: A_positive = (1 - w) max(A_g, 0) + w
+max(A_l, 0), and A_negative the same with min. Both losses have a dual clip; the public code uses verl's, 3.
 
 Equations:
     Read: the abstract and the code.
 
-    - C1, consistency entropy: `Consistency`, of the clusters of answers, in bits.
-    - C2, global reward: `Consistency`; `coefficient="entropy"` is its option.
+    - C1, consistency entropy: `Consistency`, from the clusters of answers, in bits.
+    - C2, global reward: `Consistency`; the variant with a coefficient is the option `coefficient="entropy"`.
     - C3, global advantage: `Consistency`; each group votes once.
     - C4, local advantage: `Consistency`.
     - C5, weight of the local loss: `Consistency(steepness=5.0, threshold=1.0, kind="soft_with_zero")`.
     - C6, loss: `Policy(clip=Clip(dual=3.0), aggregate="sequence_mean")`.
 
 Differs:
-    - Answers of reward 0: the abstract has one blend for all answers, `Consistency(kind="soft")`; the authors' script
-      gives these the global loss alone, as here. Which of them the paper's equations have is open.
+    - Answers of reward 0: the abstract blends the losses of all answers in the same way, `Consistency(kind="soft")`;
+      the authors' script gives answers of reward 0 the global loss alone, as here. It is open which of the two the
+      paper's equations use.
     - A group of one: its local advantage is its reward in the code, 0 here;
-      `Consistency(normalisation=Normalisation(singleton="raw"))` is the code's.
+      `Consistency(normalisation=Normalisation(singleton="raw"))` follows the code.
     - Added to a share of answers in the logarithm: 1e-8 in the code, nothing here.
 """
 
@@ -41,24 +42,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Consistency(BatchComponent):
-    """Keeps a signal where all answers of a task agree: there a task is compared with the other tasks of the batch.
+    """Compare a task with other tasks of the batch if the answers of its group agree, to keep a training signal.
 
-    The advantage is a blend of a local and a global one, by how much the answers of the group differ. With H the
-    entropy of the group's answers in bits, w = sigmoid(steepness * (H - threshold)):
+    The advantage is a blend of a local and a global one, weighted by how much the answers of the group differ. With H
+    the entropy of the group's answers in bits, w = sigmoid(steepness * (H - threshold)):
 
         advantage_positive = (1 - w) * max(A_g, 0) + w * max(A_l, 0), and advantage_negative the same with min
 
-    A_l compares the score with its group; A_g compares the group's mean score with those of the other groups, each
-    group once. The two columns keep apart what the two losses clip apart; `advantage` is their sum. Draws that gave no
-    answer (`answer_parsed` 0) are one cluster of their own. Draws without a score neither vote nor get a value.
+    A_l compares the score with its group; A_g compares the group's mean score with the means of the other groups,
+    each group once. There are two columns because the two losses are clipped separately; `advantage` is their sum.
+    Draws without an answer (`answer_parsed` 0) form one cluster of their group. Draws without a score neither vote
+    nor get a value.
 
     Args:
-        steepness: k.
-        threshold: b, in bits.
-        kind: `soft`: w as above; `soft_with_zero`: w = 0 if the score is 0; `soft_with_forced`: w = 0 if A_l is
-            0; `local`: w = 1; `global`: w = 0.
-        coefficient: of the group's mean: 1 (`one`), or 1 - (1 - 1/n) / log2(n) * H with n draws (`entropy`).
-        normalisation: how both advantages compare.
+        steepness: k, the steepness of the sigmoid.
+        threshold: b, the entropy at which w is 1/2, in bits.
+        kind: `soft`: w as above; `soft_with_zero`: w = 0 if the score is 0; `soft_with_forced`: w = 0 if A_l is 0;
+            `local`: w = 1; `global`: w = 0.
+        coefficient: factor of the group's mean score: 1 (`one`), or 1 - (1 - 1/n) / log2(n) * H with n draws
+            (`entropy`).
+        normalisation: how scores and group means are compared.
 
     Example:
         >>> from agentrl_core.recipes.copo import Consistency
@@ -82,11 +85,11 @@ class Consistency(BatchComponent):
     normalisation: Normalisation = Normalisation()
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the three columns on draws."""
+        """Return `batch` with the three advantage columns on draws."""
         rows = Rows(batch, "draw")
         score, groups, valid = rows.values("score"), rows.keys("group_id"), rows.valid
         parsed = rows.flags("answer_parsed")
-        # Draws without an answer share one id, behind those of the answers.
+        # Draws without an answer share one id, after the ids of the answers.
         answers = rows.keys("answer_cluster")
         clusters = np.where(parsed, answers, answers.max(initial=0) + 1).astype(np.uint32)
         entropy = cluster_votes(clusters, groups, weights=valid.astype(np.float64)).entropy

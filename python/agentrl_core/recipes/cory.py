@@ -1,14 +1,15 @@
-"""CORY: two copies of a model learn together; the second answers with the answer of the first in sight.
+"""CORY: train two copies of a model together; the second copy answers with the first copy's answer in its prompt.
 
-The pioneer answers the question, y1; the observer answers the question with y1 in its prompt, y2. Both are paid r(x,
-y1) + r(x, y2), and every 5 iterations they change roles: which copy is the pioneer. Each copy has a PPO of its own: its
-advantages are whitened alone, its losses are means over its own tokens, in 4 passes over a batch, and the KL to where
-it began is in its reward, times 0.4. Source: arXiv:2410.06101; its code's reward mode "independent" is the recipe
-without `TeamScore`.
+The pioneer answers the question with y1. The observer answers it with y2, and has y1 in its prompt. Both get the reward
+r(x, y1) + r(x, y2). Every 5 iterations the copies swap these roles. Each copy has its own PPO: its advantages are
+whitened separately, its losses are means over its own tokens, and a batch is trained in 4 passes. The KL to its initial
+weights, times 0.4, is subtracted from its reward. Source: arXiv:2410.06101; the reward mode "independent" of its code
+is this recipe without `TeamScore`.
 
-Give the collector two engines, `{"first": ..., "second": ...}`. The updates of the models `policy` and `critic` are of
-the first copy, those of `second` and `second_critic` of the second; fill `value` with the critic of each draw's copy.
-The draw column `copy` is 0 or 1. With one engine for both, the models `policy` and `second` have to be one.
+Give the collector two engines, `{"first": ..., "second": ...}`. The updates of the models `policy` and `critic` belong
+to the first copy, the updates of `second` and `second_critic` to the second copy. Fill the column `value` with the
+critic of each draw's copy. The draw column `copy` is 0 for the first copy and 1 for the second. If one engine serves
+both copies, the models `policy` and `second` must be the same model.
 
 Equations:
     Read: the paper and the public code.
@@ -17,12 +18,14 @@ Equations:
     - 3, pioneer and observer: `PioneerObserver`.
     - 4, shared reward: `TeamScore`.
     - 5, change of roles: `PioneerObserver(swap_every=5)`; not computed: it needs several iterations.
-    - P1, PPO of each copy: `Gae(lam=0.95)`, whitening by copy, `Policy` and `Value` of each, both clipped at 0.2.
+    - P1, PPO of each copy: `Gae(lam=0.95)`, whitening per copy, and `Policy` and `Value` for each copy, both clipped at
+      0.2.
 
 Differs:
-    - KL: the full one, and its coefficient adapts to a target of 6, in the code; of sampled tokens, and fixed, here.
-    - Scores: scaled by their running mean and std in the code, not in the paper; as they are here.
-    - Critics: a head on each policy in the code, whose loss counts 0.1; models of their own here.
+    - KL: in the code, the full KL, with a coefficient that adapts to a target of 6; here the KL of the sampled tokens,
+      with a fixed coefficient.
+    - Scores: scaled by their running mean and std in the code, but not in the paper; unscaled here.
+    - Critics: in the code, a head on each policy, with a loss coefficient of 0.1; here separate models.
 """
 
 from __future__ import annotations
@@ -47,10 +50,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TeamScore(BatchComponent):
-    """Pays those who work together the same: the sum (or mean) of the scores of all draws with the same keys.
+    """Give all members of a team one score: the sum (or mean) of the scores of all draws with the same keys.
 
-    A draw without a score adds nothing and stays without one. Source: CORY, arXiv:2410.06101, whose two agents both
-    get the sum of their rewards.
+    A draw without a score adds nothing and stays without one. Source: CORY, arXiv:2410.06101, whose two agents both get
+    the sum of their rewards.
 
     Args:
         group_by: comma-joined key columns that identify teams.
@@ -73,7 +76,7 @@ class TeamScore(BatchComponent):
     kind: Literal["sum", "mean"] = "sum"
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `score` on draws."""
+        """Return `batch` with a changed `score` on draws."""
         rows = Rows(batch, "draw")
         teams, scores = rows.keys(self.group_by), rows.values("score")
         if self.kind == "mean":
@@ -85,13 +88,13 @@ class TeamScore(BatchComponent):
 
 @dataclass(frozen=True)
 class PioneerObserver(Rollout):
-    """Pairs of an answer and another that has seen it, by two agents that change places.
+    """Generate answers in pairs: the second agent sees the first agent's answer; the two agents swap roles.
 
-    The draw column `pair` numbers the pairs of a group, `observer` is 1 for the second of a pair, `copy` for an answer
-    of the agent `second`.
+    The draw column `pair` is the number of the pair in its group. `observer` is 1 for the second answer of a pair, and
+    `copy` is 1 for an answer of the agent `second`.
 
     Args:
-        swap_every: iterations until the agents `first` and `second` change places.
+        swap_every: number of iterations after which the agents `first` and `second` swap roles.
         template: the observer's prompt: `{prompt}` is the question, `{text}` the pioneer's answer.
 
     Raises:
@@ -113,11 +116,11 @@ class PioneerObserver(Rollout):
     template: str = option("{prompt}\n\nAnother answer:\n{text}", filled=True)
 
     def roles(self, iteration: int) -> tuple[str, str]:
-        """Pioneer and observer of an iteration."""
+        """Return the pioneer and the observer of an iteration."""
         return ("second", "first") if iteration // self.swap_every % 2 else ("first", "second")
 
     async def group(self, group: Group) -> None:
-        """The pioneers side by side, then their observers."""
+        """Run all pioneers concurrently, then their observers."""
         pioneer, observer = self.roles(group.iteration)
         copy = int(pioneer == "second")
         facts = {"observer": 0, "copy": copy}
@@ -132,12 +135,12 @@ class PioneerObserver(Rollout):
         await group.run(second)
 
     def shown(self, pioneer: Branch) -> Content:
-        """The question and an answer to it."""
+        """Return the observer's prompt: the question and the pioneer's answer."""
         asked = pioneer.prompt_messages
         return insert_text(asked, self.template, pioneer.text)
 
     def final_group_size(self, group_size: int) -> int:
-        """Two for each pair."""
+        """Return the number of answers: two per pair."""
         return 2 * group_size
 
 

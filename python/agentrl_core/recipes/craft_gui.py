@@ -1,12 +1,13 @@
-"""CRAFT-GUI: interface tasks from easy to hard, with rewards for format, action and argument (arXiv:2508.11360).
+"""CRAFT-GUI: train interface tasks from easy to hard, with rewards for format, action and argument (arXiv:2508.11360).
 
-Stage s rolls out tasks whose reference is in bucket s or an earlier one: at most 3 steps, 4 to 8, more than 8 (column
-`reference_steps` of the pool). A stage ends when more than 0.8 of the rollouts of its own bucket succeed; then 0.15 of
-the groups are of earlier buckets, against forgetting. The reward is
+Stage s rolls out tasks of bucket s or an earlier one. A task's bucket depends on the length of its reference: at most 3
+steps, 4 to 8, or more than 8 (column `reference_steps` of the pool). A stage ends when more than 0.8 of the rollouts of
+its own bucket succeed. In later stages, 0.15 of the groups are of earlier buckets, against forgetting. The reward is:
 
-    0.1 format + 0.4 [right type of action] + 0.5 [right argument], or 0.5 of a judge for an answer in text,
+    0.1 format + 0.4 [right type of action] + 0.5 [right argument], or 0.5 judge for an answer in text
 
-which the environment reports as its components; without a judge the rest is divided by its weights. Then GRPO.
+The environment reports these terms as components of the reward. Without a judge, the sum of the remaining terms is
+divided by the sum of their weights. Then GRPO.
 
 Equations:
     Read: the abstract, and notes by others, which propose buckets, weights and the rule that ends a stage. The paper's
@@ -14,15 +15,15 @@ Equations:
 
     - N1, stage: `Curriculum`.
     - N2, reward: `FineGrained`.
-    - N3, no judge: `FineGrained` divides by the weights of what is known.
+    - N3, no judge: `FineGrained` divides by the weights of the known components.
     - N4, advantage: `GroupRelative`, std of n - 1.
-    - N5, switch: `Curriculum(above=0.8)`; no limit on the updates of a stage.
+    - N5, switch: `Curriculum(above=0.8)`; the number of updates of a stage has no limit.
 
 Differs:
     - Clip ranges, group size, optimizer steps: not given; GRPO's here.
 
 Needs: the components `reward.format`, `reward.action`, `reward.argument` and `reward.judge` of the reward, each missing
-where it does not apply; the column `reference_steps` of tasks.
+if it does not apply; the column `reference_steps` of tasks.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FineGrained(BatchComponent):
-    """Scores a draw with the weighted mean of the components of its reward that are known.
+    """Score a draw with the weighted mean of the known components of its reward.
 
-    Format, action and argument have the weights 0.1, 0.4 and 0.5, an answer that is judged 0.1, 0.4 and 0.5 of the
-    judge. A draw without any component has no score.
+    Format, action and argument have the weights 0.1, 0.4 and 0.5; for a judged answer, format, action and judge have
+    the weights 0.1, 0.4 and 0.5. A draw without any component has no score.
 
     Args:
         format: weight of `reward.format`, which is 1 if the step is well-formed.

@@ -1,37 +1,37 @@
-"""DART: GUI agents that see the newest screens, and learn step by step (arXiv:2509.23866).
+"""DART: train GUI agents that see only the newest screens, with an advantage for each step (arXiv:2509.23866).
 
-The context of an action has the five newest observations; of older ones a placeholder is left. All steps of a task's
-trajectories are compared with one another, each with the reward of its trajectory:
+The context of an action contains the five newest observations; a placeholder replaces each older one. All steps of a
+task's trajectories are compared with one another, and each step has the reward of its trajectory:
 
     A = (R - mean over the group's steps) / (std + 1e-6)
 
-The fifth of a group's steps with the smallest mean entropy has weight 0, and still counts in the mean over steps (the
-paper; the public code has it switched off). The ratio is that of a step, the geometric mean over its tokens, clipped to
-0.9 ... 1.28 with a dual bound of 10; a token's loss weighs min(pi_old / mu, 1); KL 0.1. Tasks that succeed in more than
-0.6 of their attempts get fewer rollouts. If all rollouts of a task fail, its latest success takes the place of the
-oldest. The paper's limit of a task's length, by its longest success, is left out: the collector's limit is one for all
-tasks.
+The fifth of a group's steps with the smallest mean entropy has weight 0, but still counts in the mean over steps (as
+in the paper; the public code has this switched off). The ratio of a step is the geometric mean over its tokens,
+clipped to 0.9 ... 1.28 with a dual bound of 10. The loss of a token is weighted by min(pi_old / mu, 1), with mu the
+behaviour policy; the KL coefficient is 0.1. Tasks with a success rate above 0.6 get fewer rollouts. If all rollouts
+of a task fail, the task's latest success replaces the first of them. The paper also limits the length of a task's
+rollouts by its longest success. This is left out, because the collector has one limit for all tasks.
 
 Equations:
     Read: translated notes with the paper's equations, and the public code. The paper's text was not read.
 
-    - 1, step-wise GRPO: `GroupRelative(level="step")`, std with n - 1, and `Policy("step_mean")`.
-    - 2, final objective: the same with `UncertainSteps` and `ImportanceWeight`; the mean is over all steps.
+    - 1, step-wise GRPO: `GroupRelative(level="step")`, std with divisor n - 1, and `Policy("step_mean")`.
+    - 2, final objective: equation 1 with `UncertainSteps` and `ImportanceWeight`; the mean is over all steps.
     - 3.3, entropy of a step: `UncertainSteps`.
     - 3.4, truncated importance weight: `ImportanceWeight(at_most=1.0)`.
-    - 3.1, rollouts of a task: `DecayAllocator(above=0.6)`; how far they fall is not given.
+    - 3.1, rollouts of a task: `DecayAllocator(above=0.6)`; the sources do not state how far the number falls.
     - 3.2, experience pool: `Inject`.
-    - C1, data filter of the code: left out: which model versions may be old is the collector's `staleness`.
+    - C1, data filter of the code: left out: the collector's `staleness` limits the age of model versions.
     - C2, replacement in the code: `Inject(replaces="first")`, with a success of the same task.
-    - C3, cut to n: left out: the collector rolls out as many as the group has.
-    - C4, weight of the code: the same as 3.4; a token without behaviour log-prob weighs 1.
-    - C5, sequence ratio: `Ratio("step")`, since a row of the code is a step.
+    - C3, cut to n: left out: the collector rolls out exactly the members of the group.
+    - C4, weight of the code: as 3.4; a token without behaviour log-prob has weight 1.
+    - C5, sequence ratio: `Ratio("step")`, because a row in the code is a step.
 
 Differs:
-    - Ratio: of a whole step in equations 1 and 2, which the code takes as the geometric mean over its tokens, as here;
-      the product is `Ratio("step", "sum")`.
-    - Optimizer steps a batch: not given; 1 here. Log-probs are recomputed before it, so that its ratio is 1 and the
-      clip range acts only with `DART.replace(minibatches=...)`.
+    - Ratio: equations 1 and 2 have the ratio of a whole step. The code computes it as the geometric mean over the
+      tokens of the step, as here; the product is `Ratio("step", "sum")`.
+    - Optimizer steps a batch: not given; 1 here. Log-probs are recomputed before this step, so its ratio is 1, and
+      the clip range acts only with `DART.replace(minibatches=...)`.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UncertainSteps(BatchComponent):
-    """Only steps that the policy was not sure of have a loss.
+    """Train only steps at which the policy was uncertain.
 
-    The others, whose mean entropy over the trained tokens is below the quantile of their group, have weight 0, also
-    of their KL penalty. They still count in the denominator of the loss.
+    A step whose mean entropy over its trained tokens is below the quantile of its group gets weight 0, for its
+    advantage and for its KL penalty. It still counts in the denominator of the loss.
 
     Args:
-        quantile: 0 to 1.
+        quantile: the quantile of the mean entropies, 0 to 1.
 
     Example:
         >>> from agentrl_core.recipes.dart import UncertainSteps
@@ -79,7 +79,7 @@ class UncertainSteps(BatchComponent):
     quantile: float = option(0.2, at_least=0, at_most=1)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `weight` and `kl_weight` on tokens."""
+        """Return `batch` with scaled `weight` and `kl_weight` on tokens."""
         tokens, rows = Rows(batch, "token"), Rows(batch, "step")
         known = tokens.known("entropy")
         steps = tokens.within("step")

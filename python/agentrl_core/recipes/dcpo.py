@@ -1,19 +1,20 @@
-"""DCPO: unlikely tokens have more room to move, and advantages remember a task's earlier scores (arXiv:2509.02333).
+"""DCPO: widen the clip range of unlikely tokens, and use a task's earlier scores in advantages (arXiv:2509.02333).
 
-A clip range around the ratio leaves an unlikely token hardly any probability to gain. Here the range follows from |(r -
-1) r p_old| <= epsilon. The loss is the sum over responses of their mean token losses, not the mean over responses.
+With a fixed clip range of the ratio, the probability of an unlikely token can hardly grow. Here the range follows
+from |(r - 1) r p_old| <= epsilon. The loss is the sum over responses of their mean token losses, not the mean over
+responses.
 
 Equations:
     Read: the paper's sections 2 and 3.1 with appendix A.3 to A.9, and the code.
 
-    - 3, constraint: its solutions are the bounds of 4.
+    - 3, constraint: its solutions are the bounds of equation 4.
     - 4, dynamic bounds: `ProbabilityClip(low=0.16, high=0.2, at_most=10.0)`.
     - 5, cumulative advantage: `CumulativeStandardised`, 0 if the deviation is 0.
     - 6, smoothing: `CumulativeStandardised`; a visit is all draws of a task in a batch.
-    - 7, choice: `CumulativeStandardised`; of equal sizes the cumulative one.
+    - 7, choice: `CumulativeStandardised`; if both are equally large, the cumulative one.
     - 8, only token mean loss: `aggregate="sequence_mean_sum"`.
     - 11, advantage of the step: `CumulativeStandardised`, std of n.
-    - 15, reward: left out: 1, 0 or -1 is what the environment pays.
+    - 15, reward: left out: the environment provides the reward 1, 0 or -1.
     - 29 and 30, cumulative mean and variance: `running_moments`, each visit with the same weight.
     - C1, dual clip: `ProbabilityClip(dual=10.0)`.
 
@@ -45,19 +46,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CumulativeStandardised(StatefulComponent):
-    """An advantage that also sees how a task went before, so that a group of equal scores may still have a direction.
+    """Compute advantages from a task's current and earlier scores, so groups of equal scores can still get a signal.
 
-    It is that of two smoothed scores which is nearer to 0. At the i-th visit to a task, with A_new = (r - mean) / std
-    of this visit and A_all the same with mean and standard deviation over all visits
-    (`agentrl_core.operators.group.baseline.running_moments`), 0 if the deviation is:
+    The advantage is one of two smoothed scores, the one nearer to 0. A_new = (r - mean) / std of the i-th visit to a
+    task. A_all is the same with mean and standard deviation over all visits
+    (`agentrl_core.operators.group.baseline.running_moments`). Both are 0 if the deviation is 0.
 
         S_new = ((i - 1) * A_new + A_all) / i,  S_all = (A_new + (i - 1) * A_all) / i
 
-    The advantage is S_new where |S_new| < |S_all|, else S_all. Draws without a score neither vote nor get a value.
+    The advantage is S_new if |S_new| < |S_all|, else S_all. Draws without a score neither vote nor get a value.
 
     Args:
-        key: a draw column that means the same in every batch, such as `task_id`: a visit is all draws of a batch that
-            have it.
+        key: a draw column with the same meaning in every batch, such as `task_id`: a visit is all draws of a batch
+            with the same key.
         ddof: the variance divides by (count - ddof); 0 or 1.
 
     Raises:
@@ -77,7 +78,7 @@ class CumulativeStandardised(StatefulComponent):
     ddof: Literal[0, 1] = 0
 
     def initial_state(self) -> dict[str, Any]:
-        """No visits."""
+        """Return a state without visits."""
         return {}
 
     def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
@@ -94,7 +95,7 @@ class CumulativeStandardised(StatefulComponent):
         return rows.write(advantage=np.where(np.abs(new) < np.abs(total), new, total))
 
     def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
-        """The moments with those of another visit."""
+        """Return the moments of each task, updated with this batch."""
         return self._moments(Rows(closed.batch, "draw"), state)[-1]
 
     def _moments(
@@ -106,19 +107,19 @@ class CumulativeStandardised(StatefulComponent):
 
 @dataclass(frozen=True)
 class ProbabilityClip(ClipRange):
-    """Gives tokens that were unlikely more room to move.
+    """Clip the ratio within a range that is wider for tokens that were less likely.
 
     With q = p_old,
 
         lower = 1/2 + 1/2 sqrt(max(0, 1 - 4 low / q)),   upper = min(1/2 + 1/2 sqrt(1 + 4 high / q), at_most)
 
-    the solutions of |(r - 1) r q| <= epsilon.
+    are the solutions of |(r - 1) r q| <= epsilon.
 
     Args:
-        low: above 0.
-        high: above 0.
-        at_most: of the upper bound; above 1.
-        dual: as of `Clip`.
+        low: epsilon of the lower bound, above 0.
+        high: epsilon of the upper bound, above 0.
+        at_most: largest upper bound, above 1.
+        dual: dual clip, as in `Clip`.
 
     Example:
         >>> import torch
@@ -138,7 +139,7 @@ class ProbabilityClip(ClipRange):
     dual: float | None = option(10.0, above=1)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:  # noqa: ARG002 - other ranges read it
-        """The wider a range, the less likely its token was."""
+        """Return the clip bounds of each token: the less likely the token was, the wider its range."""
         unlikely = (-tokens.stream("old_logprob")).clamp(max=60.0).exp()  # 1 / q
         lower = 0.5 + 0.5 * (1.0 - 4.0 * self.low * unlikely).clamp(min=0.0).sqrt()
         upper = 0.5 + 0.5 * (1.0 + 4.0 * self.high * unlikely).sqrt()

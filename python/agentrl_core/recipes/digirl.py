@@ -1,29 +1,31 @@
-"""DigiRL: the best steps of the best rollouts are imitated, as two critics judge them (arXiv:2406.11896).
+"""DigiRL: imitate the best steps of the best rollouts, chosen with two critics (arXiv:2406.11896).
 
-The instruction critic expects the outcome of a task (`task_value`), the step critic that of a step (`value`). Of all
-draws of the batch, the tenth is kept whose score is furthest above its task's value, which makes a curriculum; of their
-steps, those with a doubly robust advantage above 1/H. The log-probability of an action is the sum over its tokens. Both
-critics learn by cross-entropy whether the rollout succeeds, from all draws; their columns are probabilities, the
-sigmoid of their answers. In public code the step critic has twin heads, of which the smaller counts (`value` `[N, 2]`),
-and steps are chosen by `DoublyRobust(kind="code")` with `ImitatedSteps(above=0.0)`.
+The instruction critic predicts the outcome of a task (`task_value`), the step critic the outcome from a step
+(`value`). Of all draws of the batch, the recipe keeps the tenth whose score is furthest above the value of its task,
+which works as a curriculum. Of their steps it keeps those with a doubly robust advantage above 1/H. The
+log-probability of an action is the sum over its tokens. Both critics learn by cross-entropy whether the rollout
+succeeds, from all draws; their columns are probabilities, the sigmoid of their outputs. In the public code the step
+critic has two heads, of which the smaller output counts (`value` `[N, 2]`), and steps are chosen by
+`DoublyRobust(kind="code")` with `ImitatedSteps(above=0.0)`.
 
 Equations:
     Read: translated notes with the paper's equations, and the public code.
 
-    - 4.2, imitation of what is kept: `Imitation`, the sum over the tokens of a step, mean over the steps that are kept.
+    - 4.2, imitation of what is kept: `Imitation`, the sum over the tokens of a step, mean over the kept steps.
     - 4.3, advantage of a step: `DoublyRobust(kind="paper")`.
-    - 4.3b, filter of steps: `ImitatedSteps(above=0.1)`, 1/H of 10 steps.
+    - 4.3b, filter of steps: `ImitatedSteps(above=0.1)`, 1/H for H = 10 steps.
     - 4.4, filter of trajectories: `TaskAdvantage`, `SelectDraws(kind="quantile", fraction=0.1, group_by="batch")`.
-    - 4.5, critic of instructions: `Value(kind="cross_entropy")` on `return`, which all steps of a draw share.
+    - 4.5, critic of instructions: `Value(kind="cross_entropy")` on `return`, which is equal for all steps of a draw.
     - 4.6, critic of steps: `Value(kind="cross_entropy")` on `return`, over all steps.
     - C1, filter of the code: `DoublyRobust(kind="code")` with `ImitatedSteps(above=0.0)`; not computed: an option.
     - C2, quantile of the code: the same as 4.4.
-    - C3, critic of the code: the target is that of `DoublyRobust(kind="code")`; the loss of the successor is left out:
-      every step but the first is a successor, so that it weighs steps otherwise and has no other minimum.
+    - C3, critic of the code: the target is that of `DoublyRobust(kind="code")`. The code's loss on the next step is
+      left out: every step but the first is the next step of another, so this loss only changes the weights of steps
+      and has the same minimum.
 
 Differs:
-    - Replay of earlier trajectories: left out; combine with a component of phase `replay`.
-    - Rows of an optimizer step: 128 sampled ones in the code, all that are kept here.
+    - Replay of earlier trajectories: left out; combine the recipe with a component of phase `replay`.
+    - Rows of an optimizer step: 128 sampled ones in the code, all kept rows here.
 """
 
 from __future__ import annotations
@@ -44,19 +46,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DoublyRobust(BatchComponent):
-    """Judges each step by the outcome of its rollout and by what a critic expected, for a filter to choose from.
+    """Estimate the advantage of each step from the rollout's outcome and a critic's values, to filter steps.
 
         advantage = lam^h R + (1 - lam^h R) (V_{t+1} + r_t - V_t)
 
-    R is the score of the draw, h how many steps follow the step, V the step column `value` (after the last step: 0), r
-    the reward of the step (0 if it has none). `return` is the critic's target: 1 if R is above 0. Draws without a score
-    get 0.
+    R is the score of the draw, h the number of steps after the step, V the step column `value` (0 after the last
+    step), r the reward of the step (0 if it has none). `return` is the critic's target: 1 if R is above 0. Draws
+    without a score get 0.
 
     Args:
-        lam: 0 to 1.
+        lam: lambda, 0 to 1.
         kind: `paper`, or `code`: V_{t+1} - V_t - cost + r_t + G_t, with the discounted return G_t; `return` is 1 if
-            that is above 0.
-        cost: for `code`: of a step.
+            G_t is above 0.
+        cost: for `code`: cost of a step.
         gamma: discount of G_t, 0 to 1.
 
     Raises:
@@ -98,10 +100,10 @@ class DoublyRobust(BatchComponent):
 
 @dataclass(frozen=True)
 class TaskAdvantage(BatchComponent):
-    """Compares the outcome of a draw with what a critic of instructions expected: `task_advantage` = score - V(c).
+    """Compare the outcome of a draw with the prediction of a critic of instructions: `task_advantage` = score - V(c).
 
-    V(c) is the step column `task_value` of the first step of the draw, which the model reads before the first action.
-    Draws without a score get NaN.
+    V(c) is the step column `task_value` of the first step of the draw, which the critic computes from the text before
+    the first action. Draws without a score get NaN.
 
     Example:
         >>> from agentrl_core.recipes.digirl import TaskAdvantage
@@ -124,14 +126,14 @@ class TaskAdvantage(BatchComponent):
 
 @dataclass(frozen=True)
 class ImitatedSteps(BatchComponent):
-    """Leaves steps out of the loss that were not good enough to be imitated.
+    """Leave steps out of the loss whose advantage is too low for imitation.
 
-    A step is kept where its advantage is above `above`: 1 / (steps that a task may take) in the paper, 0 in public
-    code. Steps of draws without a score are left out. `imitation` is the number of trained tokens of a step, so that a
-    mean over its tokens becomes their sum: the log-probability of the action.
+    A step is kept if its advantage is above `above`: 1 / (largest number of steps of a task) in the paper, 0 in the
+    public code. Steps of draws without a score are left out. `imitation` is the number of trained tokens of a step,
+    so that a mean over its tokens becomes their sum: the log-probability of the action.
 
     Args:
-        above: the bar, at least 0.
+        above: threshold of the advantage, at least 0.
 
     Raises:
         RecipeError: an option is out of range.
@@ -149,9 +151,9 @@ class ImitatedSteps(BatchComponent):
     above: float = option(0.1, at_least=0)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `keep`, and with `imitation`, on steps."""
+        """Return `batch` with the column `keep` restricted to good steps, and with `imitation`, on steps."""
         rows = Rows(batch, "step")
-        advantages = rows.values("advantage").astype(np.float32)  # as the column holds them
+        advantages = rows.values("advantage").astype(np.float32)  # in the precision of the column
         kept = rows.keep(rows.valid & (advantages > np.float32(self.above)))
         return Rows(kept, "step").write(imitation=rows.trained)
 

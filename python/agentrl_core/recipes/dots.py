@@ -1,17 +1,17 @@
-"""DOTS: choose tasks of middling difficulty, predicted from a few surveyed ones, and replay groups of the past.
+"""DOTS: choose tasks of medium difficulty, predicted from a few surveyed tasks, and replay past groups.
 
-Every other iteration 256 tasks are rolled out, without training on them. Their success rates predict all other tasks by
-the likeness of their vectors z, and the tasks that are probably solved half the time are chosen:
+Every other iteration rolls out 256 tasks without training on them. Their success rates predict the success rates of all
+other tasks, by the similarity of the tasks' vectors z. Tasks whose predicted success rate is near one half are chosen:
 
     p(q) = sum_j softmax_j(z_q z_j / sqrt(width)) p_j,    P(q) ~ exp(-|p(q) - 1/2| / 0.001) without replacement
 
-Half of the groups of a batch are fresh, half are drawn at random from the last 512 whose rewards are not all equal.
-With r = p / p_sampled,
+Half of the groups of a batch are fresh. The other half is drawn at random from the last 512 groups whose rewards are
+not all equal. With r = p / p_sampled,
 
-    L = - mean over rollouts of the mean over tokens of min(r A, clip(r, 0.8, 1.2) A),    A = R - mean of its own group
+    L = - mean over rollouts of the mean over tokens of min(r A, clip(r, 0.8, 1.2) A),    A = R - mean of the group
 
-Source: arXiv:2506.05316. The projection of z and its calibration were trained before: give the projected vectors. The
-first iteration is all fresh there: ask for more tasks in it.
+Source: arXiv:2506.05316. The paper trains the projection of z and the calibration in advance, so put the projected
+vectors into the pool. Its first batch is all fresh: to follow it, request more tasks in the first iteration.
 
 Needs: the pool's column `embedding`, a vector for each task.
 
@@ -19,26 +19,26 @@ Equations:
     Read: the paper, its appendices D.2 and D.3, the authors' code, and a public port.
 
     - 1, advantage: `GroupRelative(scale="none")`.
-    - 2, difficulty: the success rates of `PredictedSuccess` are 1 - d.
+    - 2, difficulty: `PredictedSuccess` predicts success rates, which are 1 - d.
     - 4.1, prediction: `PredictedSuccess`.
     - C2, calibration: left out: its two parameters come from a network that was trained before the RL and is not part
       of the recipe.
     - A10, choice: `NearTarget` and `ProportionalSampler`.
     - A16, batch: `Mix(share=0.5)`; not computed: in the recipe's cases.
-    - A18, buffer: `Memory(capacity=512, unit="group", where=Where(column="advantage", above=0.0))`; not computed: the
-      same.
-    - 4.3, objective: `Policy("sequence_mean")`, whose old log-probs are those of the policy that sampled. No KL, as in
-      D.2.
-    - C4, buffer of the code: `Memory(capacity=512, per_task=1, unit="group")`, groups of equal rewards included; not
-      computed: the same.
+    - A18, buffer: `Memory(capacity=512, unit="group", where=Where(column="advantage", above=0.0))`; not computed: as
+      A16.
+    - 4.3, objective: `Policy("sequence_mean")`; its old log-probs are from the policy that sampled. No KL, as in D.2.
+    - C4, buffer of the code: `Memory(capacity=512, per_task=1, unit="group")`, which includes groups of equal rewards;
+      not computed: as A16.
     - C5, loss of the code: `Policy(clip=Clip(center="proximal"))`, a mean over tokens, with `GroupRelative()`. It reads
       `proximal_logprob`, from `arl.annotate(batch, "proximal_logprob", policy)`.
 
 Differs:
-    - Choice: the code draws the tasks of both iterations at once, from the survey before them, so that no task comes
-      twice. Here each iteration draws its own, by the newest survey of an earlier iteration, and may repeat a task.
-    - Batch: the paper adds stored groups only if there are as many as it wants; here as many as there are.
-    - Surveyed tasks: keep the success rate that was measured, as in the paper; the code predicts those too.
+    - Choice: the code chooses the tasks of two iterations at once, from the survey before them, so no task occurs
+      twice. Here each iteration chooses its tasks by the newest survey of an earlier iteration, and may repeat a task.
+    - Batch: the paper adds stored groups only if the buffer holds the wanted number; here all available ones are added
+      if it holds fewer.
+    - Surveyed tasks: they keep the measured success rate, as in the paper; the code predicts their rates too.
     - Clip range: not stated; 0.2, as in the code.
     - Capacity: 256 or 512 in the paper.
 """

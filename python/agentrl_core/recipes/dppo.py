@@ -3,28 +3,28 @@
     L = - mean over tokens of M_t sg(min(r_t, 5)) A_t log p_t,   A = R - mean(R)
     M_t = 0 if A_t > 0 and p_t - p_old > 0.2, or A_t < 0 and p_old - p_t > 0.2, else 1
 
-The ratio of an unlikely token leaves a clip range after a tiny change, that of a likely one after a large change only.
-A divergence of the two probabilities treats both alike. This is the paper's binary total variation; its binary KL is
-`DivergenceMask("kl", 0.05, 0.05)`, and its top-K divergences are those with `support="top"`. p_old is the policy that
-sampled. verl's `dppo_tv` bounds the ratio at 20: `Reinforce("ratio", "ratio", at_most=20)`.
+The ratio of an unlikely token leaves a clip range after a tiny change of its probability; the ratio of a likely token
+leaves it only after a large change. A divergence between the two probabilities treats both tokens equally. This recipe
+uses the paper's binary total variation; the paper's binary KL is `DivergenceMask("kl", 0.05, 0.05)`, and its top-K
+divergences need `support="top"`. p_old is the policy that sampled. verl's `dppo_tv` bounds the ratio at 20:
+`Reinforce("ratio", "ratio", at_most=20)`.
 
 Equations:
     Read: the paper's sections 4.3 to 5.3 with appendices C, E and F.3, and the authors' code.
 
-    - 12, objective: `Policy` with `DivergenceMask`; the gradient of equation 12 is that of `Reinforce` without
-      `at_most`.
+    - 12, objective: `Policy` with `DivergenceMask`; equation 12 has the gradient of `Reinforce` without `at_most`.
     - 13, binary TV: `DivergenceMask("tv")`.
     - 14, binary KL: `DivergenceMask("kl")`.
     - 15 and 16, top-K TV and KL: `DivergenceMask(support="top")`, an option.
     - 23, gradient: `Reinforce("ratio", "ratio", at_most=5.0)`; the advantage is `GroupRelative(scale="none")`.
 
 Differs:
-    - Optimizer steps: 8, as in the scaling runs, whose bound C = 5 and threshold 0.2 are those here too; the stability
-      test makes 4, with a threshold of 0.15 and no bound.
+    - Optimizer steps: 8, as in the scaling runs, from which the bound C = 5 and the threshold 0.2 are also taken; the
+      stability test makes 4, with a threshold of 0.15 and no bound.
     - Mean over tokens: equations 12 and 23 sum over the tokens of an answer; the mean over the tokens of a mini-batch
       has the same direction.
     - KL: 1e-8 is added to both complements, as in the code.
-    - Likeliest tokens: those of the policy before its first optimizer step, which the trainer computes; the engine that
+    - Likeliest tokens: computed by the trainer, with the policy before its first optimizer step; the engine that
       sampled need not return them.
 """
 
@@ -45,22 +45,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DivergenceMask(Mask):
-    """Mask tokens whose probability has moved too far, in place of a ratio's bounds.
+    """Mask tokens whose probability has moved too far, instead of bounding the ratio.
 
-    With q and p the probabilities of a few tokens when sampled and now, and everything else one more class,
+    Let q and p be the probabilities of a few tokens when sampled and now, with everything else as one more class:
 
         `tv`: D = 1/2 sum |q - p|        `kl`: D = sum q log(q / p), 1e-8 added to the probabilities of everything else
 
-    a token is masked if its probability has moved in the direction of its advantage and D is above `high` or `low`, for
-    a positive and a negative advantage. `sampled`: the one token is the sampled one. `top`: they are the sampler's
-    likeliest tokens and the sampled one; `arl.annotate(batch, "sampler_logprob", policy, top_k=20)` makes the columns.
-    Use it with `Reinforce("ratio", "ratio", at_most=5)` and `clip=None`.
+    A token is masked if its probability has moved in the direction of its advantage and D is above a threshold: `high`
+    for a positive advantage, `low` for a negative one. With the support `sampled`, the few tokens are only the sampled
+    one. With `top`, they are the sampler's likeliest tokens and the sampled one;
+    `arl.annotate(batch, "sampler_logprob", policy, top_k=20)` makes the columns. Use the mask with
+    `Reinforce("ratio", "ratio", at_most=5)` and `clip=None`.
 
     Args:
-        kind: `tv` or `kl`.
-        low: above 0.
-        high: above 0.
-        support: `sampled` or `top`.
+        kind: the divergence, `tv` or `kl`.
+        low: threshold for tokens with a negative advantage, above 0.
+        high: threshold for tokens with a positive advantage, above 0.
+        support: the few tokens, `sampled` or `top`.
 
     Example:
         >>> import torch
@@ -78,7 +79,7 @@ class DivergenceMask(Mask):
     support: Literal["sampled", "top"] = "sampled"
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Old log-probs, and with `top` the ids of the sampled tokens and the sampler's likeliest ones."""
+        """Return the columns to read: old log-probs; with `top` also token ids and the sampler's likeliest tokens."""
         yield "old_logprob"
         if self.support == "top":
             yield token("token")
@@ -86,12 +87,12 @@ class DivergenceMask(Mask):
             yield token("sampler_top_logprobs", model="policy")
 
     def own_reads_outputs(self) -> Iterable[str]:
-        """With `top` the policy's log-probs of the sampler's likeliest tokens."""
+        """Return the outputs to read: with `top`, the policy's log-probs of the sampler's likeliest tokens."""
         if self.support == "top":
             yield "top_logprobs:sampler_top_ids"
 
     def divergence(self, tokens: Tokens) -> Tensor:
-        """D of each row, `[N]`, without gradient."""
+        """Return D of each row, `[N]`, without gradient."""
         old, new = tokens.stream("old_logprob")[:, None], tokens.logprob.detach()[:, None]
         if self.support == "top":
             known = (tokens.stream("sampler_top_ids") == tokens.stream("token")[:, None]).any(1, keepdim=True)
@@ -106,7 +107,7 @@ class DivergenceMask(Mask):
         return terms.sum(1) + q_rest * ((q_rest + 1e-8) / (p_rest + 1e-8)).log()
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """0 for tokens whose probability has moved too far in the direction of their advantage, else 1."""
+        """Return the factors for positive and for negative advantages: 0 for masked tokens, else 1."""
         divergence = self.divergence(tokens)
         moved = tokens.logprob.detach() - tokens.stream("old_logprob")
         positive = (divergence <= self.high) | (moved <= 0)

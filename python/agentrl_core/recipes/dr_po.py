@@ -1,32 +1,33 @@
-"""DR-PO: episodes begin inside a reference solution, and the policy goes on from there.
+"""DR-PO: start episodes inside a reference solution, and let the policy continue from there.
 
-With probability beta = 1 a rollout begins with the first tokens of the task's reference solution, as many as a uniform
-random number; they are not trained. Then PPO over what the policy sampled, with lambda 0.95, clip range 0.2 and a
-penalty of 0.05 on the divergence from the reference in the rewards. Policy and critic make four passes of one
-optimizer step over a batch, so the clip range acts from the second pass on. The paper has texts of one action; a
-solution of several is begun in the action that the uniform number falls into, with those before it whole.
+With probability beta = 1 a rollout starts with the first tokens of the task's reference solution. Their share of the
+solution is a uniform random number; they are not trained. PPO then trains on the tokens that the policy sampled, with
+lambda 0.95, clip range 0.2, and a penalty of 0.05 in the rewards on the divergence from the reference. Policy and
+critic make four passes over a batch, each of one optimizer step, so the clip range acts from the second pass on. The
+texts of the paper have one action. A solution with several actions is cut inside the action that the uniform number
+falls into; the actions before it are given whole.
 
 Equations:
     Read: the paper's section 4 with algorithm 1, appendices D.2 and D.5 with table 5, and the public code.
 
-    - 1, reward model: left out: it is trained before; the environment pays its score.
+    - 1, reward model: left out: it is trained beforehand, and the environment returns its score.
     - A1.7, reset: `ResetToSolution`.
-    - A1.9, rows of the update: the prefix is written untrained: it is in neither loss nor denominator.
+    - A1.9, rows of the update: the prefix is written as untrained, so it is in neither loss nor denominator.
     - 4b, policy update: `Gae` and `Policy`.
-    - T5, passes over a batch: `epochs=4`, of one minibatch.
+    - T5, passes over a batch: `epochs=4`, each of one minibatch.
     - 4c, KL in the reward: `Gae(kl_coefficient=0.05)`.
-    - C1, policy loss of the code: `Policy`, one token mean over the sampled tokens.
-    - C2, value loss of the code: `Value(clip=0.2)` of the model `critic`.
-    - C3, advantages of the code: left out: the paper has no whitening; `GroupRelative(column="advantage",
-      level="token", group_by="batch")` after `Gae` whitens.
+    - C1, policy loss of the code: `Policy`, one mean over all sampled tokens.
+    - C2, value loss of the code: `Value(clip=0.2)` for the model `critic`.
+    - C3, advantages of the code: left out: the paper does not whiten; `GroupRelative(column="advantage", level="token",
+      group_by="batch")` after `Gae` whitens.
 
 Differs:
-    - Tokens of the prefix: in the code's GAE and value loss, in neither here, as in the paper.
-    - Weight of the value loss: 0.1 beside the policy's loss in table 5; the critic is a model with its own optimizer
-      here.
-    - KL: 0.05 here too, in the rewards (`Gae(kl_coefficient=0.05)`); the loss has none.
-    - Length of a prefix: algorithm 1 draws the state uniformly from all, so that an episode may begin at the prompt,
-      and so does this recipe; the program of appendix D.2 gives at least one token.
+    - Tokens of the prefix: they are in the code's GAE and value loss, and in neither here, as in the paper.
+    - Weight of the value loss: 0.1 relative to the policy loss in table 5; here the critic is a model with its own
+      optimizer.
+    - KL: 0.05 here too, in the rewards (`Gae(kl_coefficient=0.05)`); the loss has no KL term.
+    - Length of a prefix: algorithm 1 draws the start uniformly from all states, so an episode may start at the prompt,
+      as in this recipe. The program of appendix D.2 gives at least one token.
 
 Source: arXiv:2404.08495. Needs: the models critic and reference.
 """
@@ -47,12 +48,12 @@ from agentrl_core.rollout import Branch, Group, Prefix, Rollout
 
 @dataclass(frozen=True)
 class ResetToSolution(Rollout):
-    """Begins in the middle of how a task is solved (`Task.solution`); a task without a solution begins at its prompt.
+    """Start rollouts inside the solution of a task (`Task.solution`), or at the prompt if it has none.
 
-    The draw column `began` is the share of the solution that was given.
+    The draw column `began` is the share of the solution that the rollout starts with.
 
     Args:
-        share: beta, how many of the rollouts begin so.
+        share: beta, the probability that a rollout starts inside the solution.
 
     Raises:
         RecipeError: an option is out of range.
@@ -69,12 +70,12 @@ class ResetToSolution(Rollout):
 
     @staticmethod
     def cut(share: float, actions: int) -> tuple[int, float]:
-        """How many whole actions a share of so many is, and how much of the next one."""
+        """Return the number of whole actions in a share of `actions` actions, and the share of the next action."""
         whole = min(int(share * actions), actions - 1)
         return whole, share * actions - whole
 
     async def group(self, group: Group) -> None:
-        """As many as were asked for, each from its own place."""
+        """Roll out the requested number of members, each from its own start state."""
         branches = []
         for member in range(group.size):
             resets = bool(group.task.solution) and group.uniform("reset", member) < self.share
@@ -85,7 +86,7 @@ class ResetToSolution(Rollout):
         await group.run(branches)
 
     async def branch(self, branch: Branch) -> None:
-        """The rest of the prefix, then turns until it is over."""
+        """Write the rest of the prefix, then run turns until the branch ends."""
         await branch.begin()
         began = float(branch.record.facts["began"])
         if began > 0.0 and not branch.over:

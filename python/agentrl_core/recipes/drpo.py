@@ -1,22 +1,22 @@
-"""DRPO: length counts among right answers only, wrong ones are pushed down as a soft maximum (arXiv:2510.04474).
+"""DRPO: compare lengths among right answers only, and push wrong answers down by a soft maximum (arXiv:2510.04474).
 
-A length penalty under a group-relative advantage can make a long right answer worse than a wrong one. Here right
-answers are compared among themselves, shorter ones weighing more, and the wrong ones among themselves. The loss reads
-only the sign of the advantage: above 0 an answer is right.
+With a length penalty, a group-relative advantage can rank a long right answer below a wrong one. Here right answers are
+compared only with right ones, with more weight on shorter ones, and wrong answers only with wrong ones. The loss reads
+only the sign of the advantage: an answer is right if its advantage is above 0.
 
 Equations:
     Read: the code, and a public summary of the paper.
 
     - C1, score: the mean log-prob of an answer's tokens.
     - C2, weight of a right response: `LengthDecoupled(sharpness=0.1, length_at_most=8192)`.
-    - C3, objective of a question: `LengthDecoupled(temperature=10.0)`; its value too, of which the code has only the
-      gradient.
-    - C4, mean over questions: every group counts the same, also one without a right or a wrong answer.
+    - C3, objective of a question: `LengthDecoupled(temperature=10.0)`; it also has the value of the objective, of which
+      the code has only the gradient.
+    - C4, mean over questions: every group counts the same, also one without a right or without a wrong answer.
     - C5, trust region: `LengthDecoupled(kl_coefficient=1e3, kl_target=1e-4)`.
     - N1, target distribution of right responses: it is the weight of C2.
 
 Differs:
-    - KL: a penalty on the divergence from the old policy, as in the code; none from a reference.
+    - KL: a penalty on the divergence from the old policy, as in the code; none on the divergence from a reference.
 """
 
 from __future__ import annotations
@@ -36,25 +36,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LengthDecoupled(GroupLoss):
-    """Lifts right answers, shorter ones more, and pushes wrong ones down as a soft maximum.
+    """Raise right answers, shorter ones more, and push wrong answers down by a soft maximum.
 
-    With s the mean token log-prob of an answer, P the right answers (A > 0) and N the others of a group:
+    In each group, let s be the mean token log-prob of an answer, P the right answers (A > 0) and N the wrong ones:
 
         J = sum over P of v s - temperature * log(mean over N of exp(s / temperature))
         v = exp((1 - length / length_at_most) / sharpness), normalised over P
 
-    The loss is the mean of -J over groups; a group without P or without N costs nothing but counts. To this comes a
-    hinge on the drift: c * KL with KL the mean of log p_old - log p over the tokens given, and
-    c = sg(max(kl_coefficient * (KL - kl_target), 0)). A large `sharpness` is DisCO.
+    The loss is the mean of -J over groups; a group without P or without N adds 0 but counts in the mean. A hinge on the
+    drift is added: c * KL, with KL the mean of log p_old - log p over the trained tokens and
+
+        c = sg(max(kl_coefficient * (KL - kl_target), 0))
+
+    With a large `sharpness`, this is DisCO.
 
     Args:
-        aggregate: as of every loss.
-        constant: as of every loss.
-        temperature: above 0.
-        sharpness: above 0.
-        length_at_most: of the longest answer, in trained tokens, at least 1.
-        kl_coefficient: at least 0.
-        kl_target: at least 0.
+        aggregate: see `WeightedLoss`.
+        constant: see `WeightedLoss`.
+        temperature: temperature of the soft maximum over wrong answers, above 0.
+        sharpness: temperature of the weights v, above 0.
+        length_at_most: length of the longest answer in trained tokens, at least 1.
+        kl_coefficient: slope of the hinge, at least 0.
+        kl_target: KL above which the hinge is active, at least 0.
 
     Example:
         >>> import torch
@@ -77,11 +80,11 @@ class LengthDecoupled(GroupLoss):
     kl_target: float = option(1e-4, at_least=0)
 
     def own_unit(self) -> Unit:
-        """The update, whose groups are counted and whose drift makes the hinge."""
+        """Return `update`: the groups are counted, and the drift is averaged, over a whole update."""
         return "update"
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """Gains of right answers and losses of wrong ones in each group, and metrics."""
+        """Return the loss (minus the mean objective of the groups, plus the hinge) and metrics."""
         sequences, members = tokens.segments("sequence"), tokens.members("group")
         score = sequences.mean(tokens.logprob)
         right = sequences.mean(tokens.advantage) > 0

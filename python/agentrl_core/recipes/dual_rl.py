@@ -1,13 +1,13 @@
-"""Dual RL (f-DVL): fit a value by an f-divergence instead of an exponential, and clone offline actions by it.
+"""Dual RL (f-DVL): fit a value with an f-divergence instead of an exponential, and use it to clone offline actions.
 
     d_t = r_t + 0.99 V(s_{t+1}) - V(s_t)
     L_critic = mean over steps of 0.8 max(d, 0) - 0.2 d      (total variation; chi-squared: max(d + d^2 / 4, 0))
     L = - mean over tokens of w log p,   w = min(exp(3 d), 100)
 
-The exponential that other offline methods have in the value's loss explodes if d is large; a line or a square does not.
-In the paper Q-functions of actions are fitted to r + 0.99 V(s'), and d is the smaller one of two slow copies of them,
-less V. Here V is compared with one sample of that target, which is Q itself if the environment is deterministic. V in
-the target, and in w, is the step column `value`, from before the update.
+The value loss of other offline methods contains an exponential, which explodes if d is large; a linear or quadratic
+function does not. In the paper, Q-functions of actions are fitted to r + 0.99 V(s'), and d is the minimum of two slow
+copies of Q, minus V. Here d is one sample of that target minus V; in a deterministic environment the sample is Q
+itself. V in the target, and in w, is the step column `value`, computed before the update.
 
 Equations:
     Read: the authors' code and the abstract; the paper's text was not read.
@@ -15,18 +15,18 @@ Equations:
     - C1, value by chi-squared: `DualValue(divergence="chi_squared")`.
     - C2, value by total variation: `DualValue`.
     - C3, value by reverse KL: left out: it is the Gumbel regression that the paper replaces.
-    - C4, critic: its target is `return` of `Gae(lam=0.0)`; there are no networks of actions, and no Huber loss of them.
+    - C4, critic: its target is `return` of `Gae(lam=0.0)`; there are no Q-networks, and so no Huber loss of them.
     - C5, actor: `ExponentialWeight` and `Imitation(tokens="imitation")`.
-    - C6, slow critics: left out: `value` is that of the critic before the update. In your own loop, move a copy with
+    - C6, slow critics: left out: `value` comes from the critic before the update. In your own loop, move a copy with
       `schedule.SyncModel("critic", "target", mix=0.005, unit="steps", own_steps=True)` and annotate `value` with it.
 
 Differs:
-    - Divergence: total variation with lambda 0.8, one of the README's two settings; its other one is chi-squared with
-      lambda 1, `DualValue("step_mean", divergence="chi_squared", share=1.0)`, which has no linear term.
-    - Value in the weights of actions: from after its update in the code, from before it here.
-    - Temperature: 3, that of locomotion; mazes have 10.
+    - Divergence: total variation with lambda 0.8, one of the README's two settings. The other setting is chi-squared
+      with lambda 1, `DualValue("step_mean", divergence="chi_squared", share=1.0)`, which has no linear term.
+    - Value in the weights of actions: computed after the critic's update in the code, before it here.
+    - Temperature: 3, as for locomotion; 10 for mazes.
 
-Source: arXiv:2302.08560. Needs: rewards of steps; the critic, as step column `value`.
+Source: arXiv:2302.08560. Needs: rewards of steps; the critic's values as step column `value`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExponentialWeight(BatchComponent):
-    """Makes the weight with which a step is cloned: step column `imitation` = min(exp(scale * advantage), at_most).
+    """Compute the cloning weight of each step: step column `imitation` = min(exp(scale * advantage), at_most).
 
     Args:
         scale: temperature of the paper; larger values make weights less equal.
@@ -81,7 +81,7 @@ class ExponentialWeight(BatchComponent):
 
 @dataclass(frozen=True)
 class DualValue(WeightedLoss):
-    """Trains a critic of steps towards the upper values of its targets, as the dual of a divergence.
+    """Fit a critic of steps to the upper values of its targets, with the dual of a divergence.
 
         L = sum of w [share f(d) - (1 - share) d],   d = R - V,   R the stream `return`
         f(d) = max(d, 0) of `total_variation`, max(d + d^2 / 4, 0) of `chi_squared`
@@ -89,8 +89,8 @@ class DualValue(WeightedLoss):
     V is the critic's value at the first trained token of a step, before the action.
 
     Args:
-        aggregate: as of every loss.
-        constant: as of every loss.
+        aggregate: see `WeightedLoss`.
+        constant: see `WeightedLoss`.
         divergence: the function f.
         share: lambda, above 0 and at most 1.
 
@@ -108,23 +108,23 @@ class DualValue(WeightedLoss):
 
     @property
     def of_steps(self) -> bool:
-        """Always."""
+        """Return True: each step has a single row."""
         return True
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights and returns."""
+        """Return the columns that the loss reads: weights and returns."""
         return ("weight_kl", token("return"))
 
     def own_reads_outputs(self) -> Iterable[str]:
-        """The value."""
+        """Return the model output that the loss reads: the value."""
         return ("value",)
 
     def own_foldable(self) -> bool:
-        """No: branches that share a token may have different returns."""
+        """Return False: branches that share a token may have different returns."""
         return False
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The dual of the values, and metrics."""
+        """Return the loss of the values, and its metrics."""
         value = tokens.output("value")
         away = tokens.stream("return") - value
         square = away.square() / 4.0 if self.divergence == "chi_squared" else 0.0

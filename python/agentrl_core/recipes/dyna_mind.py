@@ -1,15 +1,16 @@
-"""Dyna-Mind (Dyna-GRPO): an agent learns to simulate what its actions lead to (arXiv:2510.09577).
+"""Dyna-Mind (Dyna-GRPO): train an agent to simulate the results of its actions (arXiv:2510.09577).
 
-Iterations alternate. In even ones half of the rollouts of a task are refined: in each turn the policy answers with a
-plan of at most five actions, the environment runs it on the side, and the policy answers again with the real futures in
-sight; that answer is the turn. The draw column `refined` marks those. An answer without a plan is the turn itself. A
-refined rollout is imitated, and the ordinary ones beside it are not trained:
+Two kinds of iterations alternate. In even iterations half of the rollouts of a task are refined. In each turn of a
+refined rollout, the policy first answers with a plan of at most five actions, and a fork of the environment runs it.
+Then the policy answers again with the real futures in its context; this second answer is the action of the turn. An
+answer without a plan is itself the action. The draw column `refined` marks refined rollouts. They are imitated, and the
+ordinary rollouts of the same group are not trained:
 
     A = 1 if it is right and R > max(mean R of the ordinary ones, mean R of the refined ones), else 0
 
-In odd iterations all rollouts are ordinary, and they are compared with each other: A = (R - mean) / std. The first
-stage of the paper, supervised learning of summaries of search trees (ReSim), is left out. Which share is refined is a
-proposal, and so is that both answers are trained as they were sampled.
+In odd iterations all rollouts are ordinary and are compared with each other: A = (R - mean) / std. The first stage of
+the paper, supervised learning of summaries of search trees (ReSim), is left out. Two choices are proposals: the share
+of refined rollouts, and training both answers as they were sampled.
 
 Equations:
     Read: the paper's abstract, its reviews, and notes of others.
@@ -18,15 +19,15 @@ Equations:
     - N2, SimRollout: `Simulate`, plans of at most five actions.
     - N3, advantage of a refined trajectory: `Refinement`.
     - N4, advantage of an ordinary trajectory: `Refinement(normalisation=Normalisation())`, std of n - 1.
-    - N5, reward: left out: it belongs to the environment, as reward of the trajectory.
-    - N6, objective: `Policy`, its clip range 0.2 by default.
+    - N5, reward: left out: the environment gives it, as the reward of the trajectory.
+    - N6, objective: `Policy`, with its default clip range 0.2.
 
 Differs:
-    - KL: a term with beta to a reference in the notes, whose value they do not give; none here.
-    - Refined answers: a reviewer of the paper asks whether it takes the futures out of their context again; open. Here
-      they stay, as they were sampled.
-    - Optimizer steps and clip range: not in what was read; 1 and 0.2 here.
-    - Phases: how many iterations each lasts was not read; one here.
+    - KL: the notes have a KL term to a reference, without a value of its beta; none here.
+    - Refined answers: a reviewer of the paper asks whether the futures are removed from the context of the refined
+      answer; the sources leave this open. Here they stay in it, as sampled.
+    - Optimizer steps and clip range: not in the sources that were read; 1 and 0.2 here.
+    - Phases: the sources that were read do not give the number of iterations of each; one here.
 """
 
 from __future__ import annotations
@@ -51,15 +52,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Refinement(BatchComponent):
-    """Has refined rollouts imitated if they are better than the others; compares plain ones in groups of their own.
+    """Imitate refined rollouts that are better than the rest of their group; compare plain rollouts with each other.
 
-    The advantage of a refined draw is 1 if it is worth imitating, else 0. The draw column `refined` separates the
-    two. A refined draw is worth imitating if it succeeded and its score is above the mean of the group's plain draws
-    and above that of its refined ones. Plain draws beside refined ones have advantage 0. Draws without a score neither
-    vote nor get a value.
+    The draw column `refined` separates refined from plain draws. A refined draw has advantage 1 if it succeeded and its
+    score is above two means: of the group's plain draws, and of its refined draws. Otherwise its advantage is 0. Plain
+    draws in a group with refined ones have advantage 0. Draws without a score neither vote nor get a value.
 
     Args:
-        normalisation: how plain draws are compared.
+        normalisation: how the scores of plain draws are compared.
 
     Example:
         >>> from agentrl_core.recipes.dyna_mind import Refinement
@@ -80,7 +80,7 @@ class Refinement(BatchComponent):
         kinds = keys.composite(groups, refined.astype(np.int64))
         beside = group.statistics(refined.astype(np.float64), groups).most[groups] > 0
         plain = self.normalisation.compare(score, kinds, valid=rows.valid & ~beside)
-        # The larger of the two means of a group; a kind that it lacks is no bar.
+        # The larger of the two means of a group; a kind without a mean is ignored.
         means = group.statistics(score, kinds, valid=rows.valid).mean[kinds]
         bar = group.statistics(means, groups, valid=np.isfinite(means)).most[groups]
         worthy = refined & rows.valid & rows.flags("success") & (score > bar)
@@ -89,13 +89,13 @@ class Refinement(BatchComponent):
 
 @dataclass(frozen=True)
 class Simulate(Rollout):
-    r"""In even iterations, runs what half of the members plan, and lets them answer again with its futures in sight.
+    r"""In even iterations, run the plans of half of the members, then query these members again with the results.
 
-    A plan is what stands between `<plan>` and `</plan>`, one action a line.
+    A plan is the text between `<plan>` and `</plan>`, one action a line.
 
     Args:
-        depth: the most actions of a plan that are run.
-        reply: text for the policy; `{futures}` are the actions with the environment's answer to each.
+        depth: largest number of actions of a plan that are run.
+        reply: context for the second answer; `{futures}` is replaced by the actions, each with its observation.
 
     Raises:
         RecipeError: an option is out of range.
@@ -112,13 +112,13 @@ class Simulate(Rollout):
     reply: str = option("Your plan leads to:\n{futures}\nSay what you do now.", filled=True)
 
     def plan(self, text: str) -> list[str]:
-        """The actions of the plan in an answer."""
+        """Return the first actions of the plan in an answer, at most `depth`."""
         found = re.search(r"<plan>(.*?)</plan>", text, re.DOTALL)
         lines = found.group(1).splitlines() if found else []
         return [line.strip() for line in lines if line.strip()][: self.depth]
 
     async def group(self, group: Group) -> None:
-        """Half of them, rounded down, with simulation, in even iterations of training."""
+        """Run all members; in even iterations of training, half of them (rounded down) simulate."""
         simulates = group.mode == "train" and group.key[0] % 2 == 0
         refined = group.start_many(group.size // 2 if simulates else 0, facts={"refined": 1.0})
         plain = group.start_many(group.size - len(refined), facts={"refined": 0.0})
@@ -132,7 +132,10 @@ class Simulate(Rollout):
         await group.run([*plain, *refined], drive)
 
     async def _foresees(self, branch: Branch) -> bool:
-        """A first answer, whose plan is run; whether the policy has to answer again. Without a plan it was the turn."""
+        """Sample an answer and run its plan; return whether the policy has to answer again.
+
+        An answer without a plan is submitted as the action of the turn.
+        """
         await branch.generate()
         if branch.over or not branch.has_open_action:
             return not branch.over

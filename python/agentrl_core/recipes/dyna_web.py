@@ -1,33 +1,34 @@
 """DynaWeb: train web agents mostly in a world model, mixed with an expert's trajectories (arXiv:2601.22149).
 
-An agent is trained mostly in the dreams of a world model, with an expert's trajectories among them.
+The agent is trained mostly on dreams, which are rollouts in a world model, mixed with an expert's trajectories.
 
-Each member of a group is drawn by chance: with probability p_e it is the expert's trajectory (`Task.solution`, in the
-real world), with probability p_r the policy acts in the real world, else it acts in the world model for at most H
-steps, which judges itself whether the task is done. A dream that is not over then counts as a failure.
+The source of each member of a group is drawn at random. With probability p_e the member is the expert's trajectory
+(`Task.solution`, in the real environment). With probability p_r the policy acts in the real environment. Otherwise it
+acts for at most H steps in the world model, which itself reports whether the task is done. A dream that has not ended
+by then counts as a failure.
 
-    dreams and real ones:  A = (r - mean) / std over those of the group,   clipped policy gradient
-    the expert's tokens:   - mean of log p, added with a coefficient
+    dreams and real rollouts:  A = (r - mean) / std over both in the group,   clipped policy gradient
+    the expert's tokens:       - mean of log p, added with a coefficient
 
-Each term is a mean over its own tokens, so that neither shrinks as the other has more of them.
+Each term is a mean over its own tokens, so neither shrinks if the other term has more tokens.
 
 Equations:
-    Read: the paper's abstract, and pages of others about the paper, which contradict one another. The paper has no
-    formula that was read.
+    Read: the paper's abstract, and pages of others about the paper, which contradict one another. No formula of the
+    paper was read.
 
     - A1, world model: left out: it is trained before the agent; `rollout.WorldModelEnvironment` calls it.
     - A2, imagined rollout: `Dreams`; `Policy` over the agent's own tokens.
-    - A3, interleaving: `Dreams`, each member by chance.
+    - A3, interleaving: `Dreams`, which draws the source of each member at random.
     - N1, loss of the world model: left out: the same as A1.
-    - N2, policy loss: left out: the ratio of a whole rollout is named by one summary page alone;
+    - N2, policy loss: left out: only one summary page mentions the ratio of a whole rollout;
       `DYNA_WEB.replace(loss=...)` with `Policy(ratio=Ratio("sequence"))` has it.
 
 Differs:
-    - Shares and horizon: not given; 0.2 of the expert, none real, 8 steps here.
-    - Loss of the expert's trajectories: not given; the mean of - log p here.
-    - Optimizer steps a batch: not given; 1 here, so that the clip range does not act.
+    - Shares and horizon: not stated; 0.2 for the expert, none real, 8 steps here.
+    - Loss of the expert's trajectories: not stated; the mean of - log p here.
+    - Optimizer steps a batch: not stated; 1 here, so that the clip range does not act.
 
-Give the collector `{"real": world, "imagined": rollout.WorldModelEnvironment(world, model)}`.
+Pass the environments `{"real": world, "imagined": rollout.WorldModelEnvironment(world, model)}` to the collector.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ from agentrl_core.rollout import Branch, Group, Rollout
 
 @dataclass(frozen=True)
 class Dreams(Rollout):
-    """Members that are dreamt, that are real, and that are the expert's, by chance.
+    """Draw the source of each member at random: the world model, the real environment or the expert.
 
-    The draw column `demonstrated` is 1 for a trajectory of the expert.
+    The draw column `demonstrated` is 1 for expert trajectories.
 
     Args:
-        expert: p_e; a task without a solution has none.
+        expert: p_e; if the task has no solution, members drawn for the expert run in the real environment instead.
         real: p_r.
-        horizon: H, the most steps of a dream.
-        environment: the name of the imagined one.
+        horizon: H, the largest number of steps of a dream.
+        environment: name of the imagined environment.
 
     Raises:
         RecipeError: an option is out of range.
@@ -75,7 +76,7 @@ class Dreams(Rollout):
     environment: str = option("imagined", filled=True)
 
     async def group(self, group: Group) -> None:
-        """All of them side by side."""
+        """Run all members concurrently."""
         experts: set[str] = set()
         branches = []
         for member in range(group.size):
@@ -103,7 +104,7 @@ class Dreams(Rollout):
 
 @dataclass(frozen=True)
 class Demonstrated(BatchComponent):
-    """The expert's draws have advantage 0, and the stream `expert` is 1 on their tokens: they are imitated alone.
+    """Set the advantage of the expert's draws to 0 and the stream `expert` of their tokens to 1, for imitation only.
 
     Example:
         >>> from agentrl_core.recipes.dyna_web import Demonstrated
@@ -116,7 +117,7 @@ class Demonstrated(BatchComponent):
     makes: ClassVar[tuple[Column, ...]] = (draw("advantage"), token("expert"))
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with both columns."""
+        """Return `batch` with `advantage` on draws and `expert` on tokens."""
         expert = batch.column("demonstrated", "draw") == 1
         advantages = np.where(expert, np.float32(0), batch.column("advantage", "draw"))
         stream = expert[Rows(batch, "token").draws].astype(np.float32)

@@ -1,26 +1,26 @@
-"""ECRM: part of what is maximised is the mean of the worst scores, not of all (arXiv:2301.10932).
+"""ECRM: maximise the mean of all scores together with the mean of the worst scores (arXiv:2301.10932).
 
     R' = R / 2 + (q - max(q - R, 0) / 0.25) / 2,   q = the 0.25-quantile of the group,   A = R' - mean R'
 
     L = - mean over rollouts of A sum_t log p_t
 
-The mean of the second part is the conditional value at risk. The loss is REINFORCE's: no ratio, no clip, no length.
-The paper learns a quantile for every state of a control task; here that of the group stands for it. Left out: risk at
-each step, since rollouts have one score.
+The mean of the second part of R' is the conditional value at risk. The loss is REINFORCE: it has no ratio, no clip
+range and no division by the length. The paper learns a quantile for every state of a control task; here the quantile
+of the group replaces it. Risk at each step is left out, since rollouts have one score.
 
 Equations:
-    Read: the abstract and notes of others; the paper's text was not read.
+    Read: the abstract and third-party notes; the paper's text was not read.
 
     - N1, risk-averse transform: `RiskAverse`, with the interpolated quantile of the group.
-    - N2, what the mean is: that of `RiskAverse`.
+    - N2, what the mean is: the mean of the scores that `RiskAverse` returns.
     - N3, measure over steps: left out: it needs a learned quantile for each step.
     - N5, policy gradient: `Policy(surrogate=Reinforce())`, the sum over the tokens, the mean over rollouts.
     - N4, risk-seeking mirror: left out: it is an idea of the notes, not of the paper, which is risk-averse.
 
 Differs:
-    - Quantile: learned for each step in the paper, that of the group here.
-    - Share and coefficient: not stated; 0.25 and 0.5 here, by the notes.
-    - Aim: costs are minimised in the paper, scores raised here.
+    - Quantile: learned for each step in the paper, computed from the group here.
+    - Share and coefficient: not stated; 0.25 and 0.5 here, from the notes.
+    - Aim: the paper minimises costs; this recipe maximises scores.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RiskAverse(BatchComponent):
-    """Makes the worst draws of a group count more than the best: part of the score becomes its tail risk.
+    """Replace a part of the score by its tail risk, so that the worst draws of a group count more than the best.
 
-    score <- (1 - coefficient) * r + coefficient * (q - max(q - r, 0) / quantile), q that quantile of the group. The
-    mean of the second part is the mean of the worst scores of the group (conditional value at risk). Group quantiles
-    stand for the ones that ECRM (arXiv:2301.10932) learns for every state. Draws without a score neither vote nor get
-    one.
+    score <- (1 - coefficient) * r + coefficient * (q - max(q - r, 0) / quantile), with q the quantile of the group.
+    The mean of the second part is the mean of the worst scores of the group (conditional value at risk). Group
+    quantiles replace the quantiles that ECRM (arXiv:2301.10932) learns for every state. Draws without a score neither
+    vote nor get one.
 
     Args:
-        coefficient: of the second part.
-        quantile: the share of scores that are the worst.
+        coefficient: weight of the second part.
+        quantile: share of the scores that count as the worst.
         group_by: comma-joined key columns of the groups, or `batch`.
 
     Raises:
@@ -72,7 +72,7 @@ class RiskAverse(BatchComponent):
     group_by: str = column_name("group_id", level="draw")
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `score` on draws."""
+        """Return `batch` with a new column `score` on draws."""
         rows = Rows(batch, "draw")
         scores, groups = rows.values("score"), rows.keys(self.group_by)
         bounds = group.quantile(scores, groups, self.quantile, valid=rows.valid)[groups]

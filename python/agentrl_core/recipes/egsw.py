@@ -1,4 +1,4 @@
-"""EGSW: advantages weighted by a softmax of advantage and entropy within the group (arXiv:2503.22456).
+"""EGSW: weight advantages by a softmax of advantage and entropy within the group (arXiv:2503.22456).
 
 The paper gives neither the coefficient of the entropy nor the temperature; the defaults here are a proposal.
 
@@ -6,13 +6,13 @@ Equations:
     Read: the abstract and notes of others; neither the paper nor its code was read.
 
     - N1, raw weight: `SoftmaxScaled`; `level="token"` is the step-wise setting.
-    - N2, normalised weight: the softmax over the group, or over the tokens at the same place of its answers.
+    - N2, normalised weight: the softmax over the group, or over the tokens at the same position of its answers.
     - N3, policy gradient: the weight multiplies the advantage, without a gradient.
     - N4, advantage: `GroupRelative`.
 
 Differs:
     - Coefficient and temperature: not known; 0.1 and 1 here.
-    - Step-wise weights: no source says how answers of unequal lengths are compared. Here the weights at a place
+    - Step-wise weights: no source states how answers of unequal lengths are compared. Here the weights at a position
       sum to 1 over the answers that have a token there.
 """
 
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SoftmaxScaled(BatchComponent):
-    """Makes good and uncertain draws of a group count more than the others.
+    """Increase the weight of draws with a high advantage and a high entropy within their group.
 
         advantage = A * softmax((A + coefficient * H) / temperature) within the group
 
-    A is the advantage of draws that is there, H the mean entropy of a draw's trained tokens; at level `token` the
-    entropy of a token, whose group are the tokens at the same place of the group's answers.
+    A is the existing advantage of the draw, H the mean entropy of its trained tokens. At level `token`, H is the
+    entropy of the token, and the softmax is over the tokens at the same position of the group's answers.
 
     Args:
-        level: `draw`, or `token`: a weight for each step of the generation.
-        coefficient: of the entropy.
-        temperature: above 0; the smaller, the more one draw takes all.
+        level: `draw`, or `token`: one weight per generated token.
+        coefficient: factor of the entropy.
+        temperature: above 0; smaller values concentrate the weight on one draw.
         rescale_mean_one: multiply by the number of the group's draws, so that the weights have mean 1.
 
     Raises:
@@ -66,11 +66,11 @@ class SoftmaxScaled(BatchComponent):
     rescale_mean_one: bool = False
 
     def own_makes(self) -> tuple[Column, ...]:
-        """Return the column that is made: the advantage of each row of the level."""
+        """Return the column that the component writes: the advantage of each row of the level."""
         return (Column(self.level, "advantage"),)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `advantage` on the rows of the level."""
+        """Return `batch` with the weighted column `advantage` on the rows of the level."""
         rows = Rows(batch, self.level)
         valid, advantage = rows.valid, rows.values("advantage")
         groups = keys.dense(Rows(batch, "draw").keys("group_id")[rows.draws])
@@ -88,7 +88,7 @@ class SoftmaxScaled(BatchComponent):
 
 
 def _places(rows: Rows) -> NDArray[np.int64]:
-    """The number of each token among the trained ones of its draw, from 1; 0 before the first."""
+    """Return the position of each token among the trained tokens of its draw, from 1; 0 before the first one."""
     trained = np.cumsum(rows.flags("trainable"))
     begin = np.flatnonzero(np.diff(rows.draws, prepend=-1))
     before = np.append(0, trained)[begin]
@@ -97,7 +97,7 @@ def _places(rows: Rows) -> NDArray[np.int64]:
 
 
 def _mean_entropy(rows: Rows) -> NDArray[np.float64]:
-    """The mean entropy of the trained tokens of each draw; 0 without any."""
+    """Return the mean entropy of the trained tokens of each draw; 0 if it has none."""
     tokens = Rows(rows.batch, "token")
     values = np.where(tokens.flags("trainable"), tokens.values("entropy"), 0.0)
     mean: NDArray[np.float64] = sum_rows(values, tokens.draws, len(rows)) / np.maximum(rows.trained, 1.0)

@@ -1,19 +1,20 @@
-"""EMPG: scale the gradient of each step by the policy's entropy there (arXiv:2509.09265).
+"""EMPG: scale the gradient of each step by the policy's entropy at that step (arXiv:2509.09265).
 
-A sure step learns more from the outcome than an unsure one, and a step that leads to a sure one is rewarded. With h
-the entropies of the steps (means over their trained tokens) scaled to [0, 1] over the batch,
+A confident step learns more from the outcome than an uncertain one, and a step that leads to a confident step is
+rewarded. h are the entropies of the steps (means over their trained tokens), scaled to [0, 1] over the batch. With
+them,
 
     A(s) = A g(h_s) + bonus_coefficient f(h_{s+1}),
     g(h) = exp(-gate_coefficient h) / its mean over steps,    f(h) = exp(-future_coefficient h),
 
-less its mean over the steps of the batch; A is GRPO's. The authors' page has 1 for the
-gate and the future, and 0.1 for the bonus. A public port scales by the gates of the batch one after the other, which is
-not reproduced. The loss is GRPO's.
+minus the mean of A(s) over the steps of the batch; the A on the right is GRPO's. The authors' page sets the gate and
+future coefficients to 1 and the bonus coefficient to 0.1. A public port scales by the gates of the batch one after the
+other; this is not reproduced. The loss is GRPO's.
 
 Equations:
     Read: notes, and the pseudocode of the authors' page.
 
-    - N1, step entropy: `mean_of_tokens`, of the trained tokens.
+    - N1, step entropy: `mean_of_tokens`, over the trained tokens.
     - N2, scaling: `StepConfidence`, with 1e-8.
     - N3, gate: `StepConfidence(gate_coefficient=1.0)`.
     - N4, clarity: `StepConfidence(future_coefficient=1.0)`.
@@ -44,17 +45,17 @@ _EPS = 1e-8
 
 @dataclass(frozen=True)
 class StepConfidence(BatchComponent):
-    """Scales the advantage of a step by how sure the policy was of it, and rewards steps that lead to sure ones.
+    """Scale the advantage of a step by the policy's confidence, and reward steps that lead to confident ones.
 
-    The formula is that of the file.
+    The docstring of the module has the formula.
 
     Args:
         column: token column of entropies in nats.
-        gate_coefficient: k; 0 leaves the advantages as they are.
-        future_coefficient: k' of the next step.
-        bonus_coefficient: zeta; 0 at the last step of a draw.
-        recenter: whether the mean over the batch's steps is subtracted.
-        bonus_without_signal: whether steps whose advantage is 0 get the bonus too.
+        gate_coefficient: k of the gate; 0: advantages are not scaled.
+        future_coefficient: k', for the entropy of the next step.
+        bonus_coefficient: zeta, factor of the bonus; the bonus is 0 at the last step of a draw.
+        recenter: whether to subtract the mean over the batch's steps.
+        bonus_without_signal: whether steps with advantage 0 get the bonus too.
 
     Raises:
         RecipeError: an option is out of range, or no entropy is known.
@@ -77,7 +78,7 @@ class StepConfidence(BatchComponent):
     bonus_without_signal: bool = True
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `advantage` on steps."""
+        """Return `batch` with a new column `advantage` on steps."""
         rows = Rows(batch, "step")
         entropies, known = mean_of_tokens(batch, self.column, "step")
         everywhere = rows.keys("batch")

@@ -1,33 +1,34 @@
-"""EnvGen: an agent writes environments that train what the policy is weak at (arXiv:2403.12014).
+"""EnvGen: let an agent write environments that train the weak skills of the policy (arXiv:2403.12014).
 
-Tasks have skills (their domain, or a key column). In a cycle the share of rollouts that succeed is measured for each
-skill in each iteration, on the original tasks alone; at its end an agent (`designer`) reads the mean of these shares,
-their standard deviation and the environments of the cycle, and writes the next ones, JSON objects that change parts of
-a task: its `question`, its `payload`. The first half of the next cycle (`share`) is rolled out on them, the second on
-the original tasks, where the shares are measured; or with `mixture="groups"` each group is on one of them with
-probability `share`. There are few calls: four in the paper, one a cycle here. Configurations are those of
-the last cycle; those that are no such JSON are left out. The paper's small agent with a value network, and PPO with it,
-are left out: the policy is a language model that GRPO trains.
+The skill of a task is its domain. During a cycle, the success rate of each skill is measured in each iteration, on the
+original tasks alone. At the end of the cycle an agent (`designer`) reads the mean and the standard deviation of these
+rates, and the environments of the cycle. It writes the environments of the next cycle: JSON objects that change parts
+of a task, its `question` or its `payload`. In the first half of the next cycle (`share`) all groups are rolled out on
+these environments, in the second half on the original tasks, which are measured. With `mixture="groups"`, each group is
+on one of these environments with probability `share` instead. The designer is called rarely: four times in the paper,
+once a cycle here. Only configurations of the last cycle are used, and texts that are not such JSON objects are left
+out. The paper's small agent with a value network, trained with PPO, is left out: here GRPO trains a language model.
 
 Equations:
     Read: the public code of the environments, the abstract, and a reader's list of the four steps of a cycle. The code
     of the training is not public, and the paper's text was not read.
 
-    - C1, feedback: `Designed.feedback`; shares are whole percents, and so are the mean and the deviation that are sent.
-    - C2, new environments: `Designed.design`; not computed: texts of the designer, as in the tests of the recipe.
-    - C3, consistent inventory: left out: it is of one game; its environment completes what a configuration lacks.
-    - C4, copies: not computed: a configuration is drawn for each group, with equal chances; the rollouts of a group are
-      its copies.
+    - C1, feedback: `Designed.feedback`; rates are whole percents, and so are the mean and the deviation in the prompt.
+    - C2, new environments: `Designed.design`; not computed: the designer writes texts; the recipe's tests check them.
+    - C3, consistent inventory: left out: it is specific to one game, whose environment completes missing parts of a
+      configuration.
+    - C4, copies: not computed: each group draws a configuration, all with equal probability; the rollouts of a group
+      are its copies.
     - N3, order of a cycle: `Designed.on_designed`.
     - N1, mixture: `Designed(share=0.5)`.
     - N2, agent: `Policy`, clip range 0.2.
 
 Differs:
-    - Advantage: of a value network in the paper; of the group here.
+    - Advantage: from a value network in the paper; relative to the group here.
     - Evaluations: three of the trained agent in the code; each iteration on the original tasks is one here.
     - First cycle: on environments that are written without feedback in the paper; on the original tasks here.
     - Cycle: its length is not given; 10 iterations here.
-    - Talk with the designer: the code keeps earlier answers; here each question has the last environments.
+    - Talk with the designer: the code keeps earlier answers in the prompt; here each prompt has the last environments.
 """
 
 from __future__ import annotations
@@ -47,23 +48,24 @@ from agentrl_core.loss import Policy
 from agentrl_core.rollout import Cohort, Group, Independent, TextMemory, ask_agent, read_notes
 
 _CHANGED = ("question", "payload")
-"""The parts of a task that a configuration changes."""
+"""Names of the parts of a task that a configuration can change."""
 
 
 @dataclass(frozen=True)
 class Designed(TextMemory):
-    r"""Groups on their own tasks and on environments that were written for what the policy is weak at.
+    r"""Roll out groups on their own tasks, and on environments designed for the weak skills of the policy.
 
-    The draw column `designed` is 1 for the latter.
+    The draw column `designed` is 1 for rollouts on designed environments.
 
     Args:
-        every: iterations of a cycle.
-        count: configurations that are asked for.
-        share: of a cycle that is rolled out on them, below 1.
-        mixture: `phases`: the first iterations of a cycle, all groups; `groups`: each group with this probability.
-        designer: who writes them.
-        question: what it is asked: `{skills}` is a line of each skill with its share, `{environments}` a line of each
-            environment of this cycle, `{count}` how many are wanted.
+        every: number of iterations in a cycle.
+        count: requested number of configurations.
+        share: share of a cycle that is rolled out on designed environments, below 1.
+        mixture: `phases`: all groups of the first iterations of a cycle are on designed environments; `groups`: each
+            group is on one with probability `share`.
+        designer: name of the agent that writes the environments.
+        question: prompt template of the designer: `{skills}` is one line per skill with its success rate,
+            `{environments}` one line per environment of this cycle, `{count}` the requested number.
 
     Raises:
         RecipeError: an option is out of range.
@@ -89,11 +91,11 @@ class Designed(TextMemory):
     )
 
     def initial_state(self) -> State:
-        """No environments, and nothing measured."""
+        """Return a state without environments and without measurements."""
         return {"made": [], "skills": {}}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """Measurements; at the end of a cycle the new environments, and an empty measurement."""
+        """Add the iteration's measurements; after a cycle, keep its new environments and clear the measurements."""
         if self.ends(closed.iteration):
             return {"made": read_notes(closed.finished, "environment"), "skills": {}}
         return {"made": state["made"], "skills": _added(state["skills"], read_notes(closed.finished, "solved"))}
@@ -103,28 +105,28 @@ class Designed(TextMemory):
         return (iteration + 1) % self.every == 0
 
     def said(self, state: Mapping[str, Any]) -> str:
-        """Return how often each skill succeeds, in words."""
+        """Return a line per skill with the mean and the standard deviation of its success rate."""
         measured = {skill: self.feedback(percents) for skill, percents in state["skills"].items()}
         return "\n".join(f"{skill}: {mean:.0f} % +/- {error:.0f} %" for skill, (mean, error) in measured.items())
 
     @staticmethod
     def feedback(percents: Sequence[float]) -> tuple[float, float]:
-        """Return the mean and the standard deviation, by n, of the success of a skill in several iterations."""
+        """Return the mean and the standard deviation (divisor n) of a skill's success rates in several iterations."""
         return float(np.mean(percents)), float(np.std(percents))
 
     def changed(self, task: Task, number: int, configuration: Mapping[str, Any]) -> Task:
-        """The task of a configuration."""
+        """Return the task with the parts that a configuration changes, and without a solution."""
         given = {name: configuration[name] for name in _CHANGED if name in configuration}
         return replace(task, task_id=f"{task.task_id}/designed {number}", solution=(), **given)
 
     def on_designed(self, group: Group) -> bool:
-        """Return whether a group is rolled out on an environment that was written, if there are any."""
+        """Return whether a group is rolled out on a designed environment, if there are any."""
         if self.mixture == "phases":
             return group.iteration % self.every < int(self.share * self.every)
         return group.uniform("designed") < self.share
 
     async def group(self, group: Group) -> None:
-        """Rollouts of its own task, or on an environment that was written."""
+        """Roll out a group on a designed environment or on its own task."""
         made = self.recall(group)["made"]
         if made and self.on_designed(group):
             number = int(group.uniform("which") * len(made))
@@ -134,7 +136,7 @@ class Designed(TextMemory):
             await group.run(group.start_many(group.size, facts={"designed": 0.0}))
 
     async def cohort(self, groups: Cohort) -> None:
-        """All groups; at the end of a cycle, environments for the next one."""
+        """Roll out all groups and note outcomes on original tasks; after a cycle, design the next environments."""
         await groups.run()
         original = [group for group in groups if group.branches]
         solved = [_outcome(group) for group in original]
@@ -145,7 +147,7 @@ class Designed(TextMemory):
             await groups.run_each(lambda group: self.design(group, skills), original[:1])
 
     async def design(self, group: Group, skills: Mapping[str, Any]) -> None:
-        """Ask for environments, and note those that are ones."""
+        """Query the designer for configurations, and note the valid ones."""
         made, about = self.recall(group)["made"], group.branches[0]
         question = self.question.replace("{skills}", self.said({"skills": skills}))
         question = question.replace("{environments}", "\n".join(map(json.dumps, made)))
@@ -156,17 +158,17 @@ class Designed(TextMemory):
 
 @dataclass(frozen=True)
 class _OnDesigned(Independent):
-    """Rollouts on an environment that was written."""
+    """Roll out a group on a designed environment."""
 
     facts: ClassVar[Mapping[str, ExtraColumn]] = Designed.facts
 
     async def group(self, group: Group) -> None:
-        """As many as were asked for."""
+        """Roll out the requested number of members."""
         await group.run(group.start_many(group.size, facts={"designed": 1.0}))
 
 
 def configurations(text: str) -> list[dict[str, Any]]:
-    """The JSON objects in a text that change something of a task.
+    """Return the JSON objects in a text that change a part of a task.
 
     Example:
         >>> from agentrl_core.recipes.env_gen import configurations
@@ -187,12 +189,12 @@ def configurations(text: str) -> list[dict[str, Any]]:
 
 
 def _outcome(group: Group) -> list[Any]:
-    """The skill of a group, how many of its rollouts succeeded, and how many there are."""
+    """Return the skill of a group, the number of its successful rollouts, and the number of its rollouts."""
     return [group.task.domain, sum(bool(branch.success) for branch in group.branches), len(group.branches)]
 
 
 def _added(skills: Mapping[str, Any], solved: list[Any]) -> dict[str, list[int]]:
-    """Success of each skill in whole percents, iteration by iteration, with an iteration more."""
+    """Return the success rates of each skill in percent, one per iteration, with the newest iteration added."""
     counts: dict[str, list[int]] = {}
     for skill, won, tried in solved:
         before = counts.get(skill, [0, 0])

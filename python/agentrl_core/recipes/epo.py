@@ -1,36 +1,37 @@
-"""EPO: an entropy bonus, and a penalty for leaving the band of past entropies (arXiv:2509.22576).
+"""EPO: add an entropy bonus, and a penalty for leaving the band of past entropies (arXiv:2509.22576).
 
-In many-turn tasks with sparse rewards the entropy first collapses and then explodes. The penalty holds the entropy of a
-token near the mean of all iterations before, which `EntropyHistory` remembers; it weighs most in the beginning:
+In tasks with many turns and sparse rewards, the entropy first collapses and then explodes. The penalty holds the
+entropy of each token near the mean of all earlier iterations, which `EntropyHistory` keeps. Its weight is largest at
+the start:
 
     L = L_policy - 0.001 (mean H - beta_k mean P),   beta_k = 1 + exp(-3 k / 75) at iteration k
     P = 0.1 (max(0, low h - H) + max(0, H - high h)),   h = mean over the iterations before k of their mean entropy
 
-The half of the run, 75 iterations, is the paper's for ALFWorld; `EntropyBand.early` is a schedule over a whole run. The
-public code's penalty is `kind="indicator"`, which is a constant outside the band and so has no gradient.
+The 75 iterations are half of the paper's run on ALFWorld; `EntropyBand.early` is a schedule over a whole run. The
+penalty of the public code is `kind="indicator"`: a constant outside the band, so it has no gradient.
 
 Equations:
     Read: the paper's sections 3.2, 4 and B.1.4, its algorithm 1, the public code and the abstract.
 
-    - 2, entropy: `Policy(entropy=EntropyBand(0.001))`; the paper's mean over tokens, then turns, then trajectories is
-      one over tokens here.
+    - 2, entropy: `Policy(entropy=EntropyBand(0.001))`; the paper averages over tokens, then turns, then trajectories;
+      here it is one mean over all tokens.
     - H, history: `EntropyHistory`.
     - 3, penalty: `EntropyBand(kind="hinge", low=0.0, high=2.0)`.
     - 4, smoothing: `EntropyBand(outside=0.1)`; 0.05 for ScienceWorld.
     - 5, phase weight: `EntropyBand(smoothing=1.0, early=...)`.
     - 6, loss: `Policy` with `EntropyBand`; clip range 0.2.
-    - C1, policy loss of the code: as 6, with its penalty.
-    - C2, penalty of the code: `EntropyBand(kind="indicator")`; its history is that of the step's number.
-    - C3, phase weight of the code: left out: another one than the paper's, an option there.
-    - C4, when, in the code: left out: every batch has the penalty in the paper and here, in the code those that reach
-      the second half of an episode.
-    - C5, no history, in the code: left out: the penalty is then 1 for every token, a constant without a gradient; 0 in
-      the paper and here.
+    - C1, policy loss of the code: as 6, with the code's penalty.
+    - C2, penalty of the code: `EntropyBand(kind="indicator")`; the code keeps a separate history for each step number.
+    - C3, phase weight of the code: left out: it differs from the paper's weight, and is an option in the code.
+    - C4, when, in the code: left out: in the paper and here every batch has the penalty; in the code only batches that
+      reach the second half of an episode.
+    - C5, no history, in the code: left out: the code's penalty is then 1 for every token, a constant without a
+      gradient; in the paper and here it is 0.
 
 Differs:
-    - Aggregation: a mean over tokens, then turns, then trajectories in the paper, over all tokens here.
-    - Optimizer steps a batch: mini-batches of 128 or 256 steps in the source, so that their number depends on how long
-      the episodes are; 1 here.
+    - Aggregation: the paper averages over tokens, then turns, then trajectories; here over all tokens at once.
+    - Optimizer steps a batch: the source uses mini-batches of 128 or 256 steps, so their number depends on the lengths
+      of the episodes; 1 here.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EntropyHistory(StatefulComponent):
-    """Remembers how uncertain the policy was.
+    """Keep the mean entropy of past iterations.
 
-    entropy_history of a token = mean over past iterations of the mean entropy of their trained tokens; 0 if there is
-    none. The entropies are those of the rollout.
+    entropy_history of a token = mean over past iterations of the mean entropy of their trained tokens; 0 without past
+    iterations. The entropies are recorded during the rollout.
 
     Example:
         >>> from agentrl_core.recipes.epo import EntropyHistory
@@ -70,7 +71,7 @@ class EntropyHistory(StatefulComponent):
     makes: ClassVar[tuple[Column, ...]] = (token("entropy_history"),)
 
     def initial_state(self) -> dict[str, Any]:
-        """No iteration is known."""
+        """Return the state before the first iteration."""
         return {"sum": 0.0, "iterations": 0}
 
     def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
@@ -79,7 +80,7 @@ class EntropyHistory(StatefulComponent):
         return rows.write(entropy_history=np.full(len(rows), state["sum"] / max(state["iterations"], 1)))
 
     def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
-        """The history with the mean entropy of another iteration; the same if none of its tokens has one."""
+        """Return the state with the closed iteration added; the same state if none of its tokens has an entropy."""
         rows = Rows(closed.batch, "token")
         entropies = rows.values("entropy")
         valid = rows.valid & np.isfinite(entropies)
@@ -90,22 +91,22 @@ class EntropyHistory(StatefulComponent):
 
 @dataclass(frozen=True)
 class EntropyBand(EntropyTerm):
-    """Rewards entropy, and holds it in a band around its history.
+    """Reward entropy, and penalise entropies outside a band around their history.
 
         L = - coefficient * sum of w (H - (smoothing + early) P)
 
-    With h the mean entropy of past iterations (stream `entropy_history`; 0 if there is none, and then P = 0): `hinge`:
-    P = outside (max(0, low h - H) + max(0, H - high h)). `indicator`: P = 0 inside (low h, high h), else `outside`;
-    this is the public code, and has no gradient.
+    h is the mean entropy of past iterations (stream `entropy_history`); without past iterations it is 0, and P = 0.
+    `hinge`: P = outside (max(0, low h - H) + max(0, H - high h)). `indicator`: P = 0 inside (low h, high h), else
+    `outside`; this is the penalty of the public code, and has no gradient.
 
     Args:
-        coefficient: above 0.
+        coefficient: factor of the whole term, above 0.
         smoothing: weight of the penalty, at least 0.
-        low: at least 0.
-        high: above `low`.
-        kind: `hinge` or `indicator`.
-        outside: what it costs to be outside: of `hinge` for each nat, of `indicator` at all; above 0.
-        early: added to `smoothing`; the paper's phases are a schedule of it.
+        low: lower edge of the band, as a multiple of h; at least 0.
+        high: upper edge of the band, as a multiple of h; above `low`.
+        kind: `hinge` or `indicator`, see above.
+        outside: the penalty outside the band, above 0: for each nat with `hinge`, in total with `indicator`.
+        early: added to `smoothing`, at least 0; a schedule of it gives the paper's phases.
 
     Example:
         >>> import torch
@@ -128,11 +129,11 @@ class EntropyBand(EntropyTerm):
     early: float = option(0.0, at_least=0)
 
     def check_options(self) -> None:
-        """The band is not empty."""
+        """Check that the band is not empty."""
         self.require(self.low < self.high, "low", "give 0 <= low < high")
 
     def __call__(self, tokens: Tokens) -> Tensor:
-        """The entropy bonus, and a price on leaving the band."""
+        """Return the loss term: minus the entropy bonus, plus the penalty outside the band."""
         history = tokens.stream("entropy_history")
         below, above = self.low * history - tokens.entropy, tokens.entropy - self.high * history
         if self.kind == "hinge":
@@ -145,7 +146,7 @@ class EntropyBand(EntropyTerm):
 
 
 _EARLY = Schedule(start=1.0, end=exp(-6.0), iterations=150, kind="exponential")
-"""exp(-3 k / 75) in a run of 150 iterations."""
+"""Schedule of exp(-3 k / 75) for a run of 150 iterations."""
 
 EPO = Recipe(
     name="epo",

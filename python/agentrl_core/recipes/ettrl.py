@@ -2,29 +2,31 @@
 
     A = Y (r - mean) / std of the group,   Y = 1 + (mean H - H) / mean H,   H = mean entropy of the draw's tokens
 
-M whole rollouts; each is left before its 2 most uncertain tokens by 2 forks: M (1 + 4) answers, of which the most
-common is taken for the right one. Certain answers count more than uncertain ones, whether they are right or wrong; a
-draw of more than twice the group's mean entropy has its advantage reversed, by the formula. M is as many as fit into
-the group size: 12 for 64. A batch has 8 optimizer steps, as in the script of TTRL.
+First M whole trajectories are rolled out. Each is forked 2 times before each of its 2 most uncertain tokens, which
+gives M (1 + 4) answers. The most common answer is taken as the right one. Certain answers count more than uncertain
+ones, whether they are right or wrong. By the formula, the advantage of a draw with more than twice the group's mean
+entropy changes its sign. M is the largest number that fits into the group size: 12 for 64. A batch has 8 optimizer
+steps, as in TTRL's script.
 
 Equations:
-    Read: notes on the paper, and the code of TTRL, the method that it changes.
+    Read: notes on the paper, and the code of TTRL, the method that ETTRL changes.
 
     - C1, majority reward: `AnswerAgreement(kind="majority")`.
-    - N1, entropy-fork tree: `TokenForks`; M = 12, N = 2 and B = 2 in the experiments, by one of the notes.
-    - N2, advantage of the group: `GroupRelative`, std of n - 1 and 1e-6 added to it.
-    - N3, clipped advantage: left out: the other variant; `GroupRelative(at_most=2.0)`, a bound of the same note.
-    - N4, advantage by relative entropy: `EntropyScaled(kind="relative")`; `at_least=0.0` bounds the factor at 0, as the
-      notes do.
+    - N1, entropy-fork tree: `TokenForks`; the experiments use M = 12, N = 2 and B = 2, according to one of the notes.
+    - N2, advantage of the group: `GroupRelative`; its std divides by n - 1, and 1e-6 is added to it.
+    - N3, clipped advantage: left out: it is the paper's other variant, `GroupRelative(at_most=2.0)`, with a bound from
+      the same note.
+    - N4, advantage by relative entropy: `EntropyScaled(kind="relative")`; the option `at_least=0.0` would bound the
+      factor at 0, as in the notes.
 
 Differs:
-    - Minibatches: of one prompt each in TTRL's script; random draws here.
+    - Minibatches: of one prompt each in TTRL's script; of random draws here.
     - Clip range: not stated; 0.2 here.
     - KL: a penalty of 0.001 k3 in TTRL's code; not stated for ETTRL; none here.
-    - Unreadable answer: an answer of its own among the votes in TTRL's code; no vote here.
-    - Votes: 64 in TTRL, of which 32 are trained; all leaves vote and are trained here.
+    - Unreadable answer: in TTRL's code it votes as a separate answer; here it does not vote.
+    - Votes: 64 in TTRL, of which 32 are trained; here all leaves vote and are trained.
 
-Needs: the facts `answer_cluster` and `answer_parsed`; entropies of the sampled tokens.
+Needs: the facts `answer_cluster` and `answer_parsed`; the entropies of the sampled tokens.
 """
 
 from __future__ import annotations
@@ -46,18 +48,19 @@ from agentrl_core.weight import EntropyScaled
 
 @dataclass(frozen=True)
 class TokenForks(Rollout):
-    """Cheaper exploration: whole trajectories first, then more that leave them at their most uncertain tokens.
+    """Explore at lower cost: roll out whole trajectories, then fork them before their most uncertain tokens.
 
-    M roots are rolled out to their ends. Of each the N sampled tokens with the largest entropy are chosen (the earlier
-    of equals), and B forks leave before each of them: M (1 + B N) trajectories in the end. With `width` above 1 a token
-    has the mean entropy of the `width` tokens from it on (fewer at the end), as in ARES. Sources: ETTRL,
-    arXiv:2508.11356 (B = 2; N = 3 or 2); ARES, arXiv:2510.08457 (`width=4`), which gives no number.
+    M roots are rolled out to their ends. In each root, the N sampled tokens with the largest entropy are chosen (on
+    ties, the earlier token), and B forks start before each of them: M (1 + B N) trajectories in total. If `width` is
+    above 1, the entropy of a token is the mean over the `width` tokens that begin with it (fewer at the end), as in
+    ARES. Sources: ETTRL, arXiv:2508.11356 (B = 2; N = 3 or 2); ARES, arXiv:2510.08457 (`width=4`; the paper does not
+    give the width).
 
     Args:
-        roots: M; None: as many as fit into the size that the group was asked for, at least one.
+        roots: M; None: the largest number that fits into the requested group size, at least one.
         positions: N.
         copies: B.
-        width: of the windows, in tokens.
+        width: length of the windows, in tokens.
 
     Raises:
         RecipeError: an option is out of range.
@@ -74,11 +77,11 @@ class TokenForks(Rollout):
     width: int = option(1, at_least=1)
 
     def final_group_size(self, group_size: int) -> int:
-        """M (1 + B N)."""
+        """Return M (1 + B N), the number of trajectories."""
         return self._roots(group_size) * (1 + self.copies * self.positions)
 
     async def group(self, group: Group) -> None:
-        """The roots, then all forks side by side."""
+        """Run the roots, then all forks concurrently."""
         roots = await group.run(group.start_many(self._roots(group.size)))
         forks: list[Branch] = []
         for root in roots:
@@ -88,10 +91,10 @@ class TokenForks(Rollout):
         await group.run(forks)
 
     def places(self, root: Branch) -> list[tuple[Position, float]]:
-        """Where forks leave a root, with the entropy there, in the order of the path.
+        """Return the positions at which a root is forked, with their entropies, in the order of the path.
 
         Raises:
-            InvalidInputError: the entropy of a sampled token is not known.
+            InvalidInputError: the entropy of a sampled token is unknown.
         """
         tokens: list[np.ndarray] = []
         entropies: list[np.ndarray] = []

@@ -1,26 +1,27 @@
-"""FAPO: a right answer by flawed reasoning is worth less than one by sound reasoning (arXiv:2510.22543).
+"""FAPO: reward a right answer less if its reasoning is flawed (arXiv:2510.22543).
 
-    R = 1 or -1, less 1 if right and flawed, less DAPO's price on the last 4096 of 8192 tokens;   A = (R - mean) / std
+    R = 1 or -1, minus 1 if right and flawed, minus DAPO's penalty on the last 4096 of 8192 tokens
+    A = (R - mean) / std
 
-Early, when few answers are right, a flawed one is above its group's mean and is learned; later it is below. Whether an
-answer is flawed is the fact `flawed` of the environment, whose judge reads the right ones only: 1 if it finds an
-error, and 0 if it cannot be reached. The judge's own training is another environment's.
+Early, when few answers are right, a flawed right answer is above its group's mean and is reinforced; later it is below
+the mean. The environment reports flawed answers in the fact `flawed`. Its judge reads only the right answers: the fact
+is 1 if the judge finds an error, and 0 if the judge cannot be reached. The judge is trained in another environment.
 
-Needs: the fact `flawed` of trajectories, and which succeeded.
+Needs: the fact `flawed` of trajectories, and whether they succeeded.
 
 Equations:
     Read: the paper's sections 3.1, 3.2 and 4.1 and the public code.
 
-    - 7, reward of the judge: left out: the judge is trained before, in an environment of its own.
+    - 7, reward of the judge: left out: the judge is trained before, in its own environment.
     - 8, reward of the policy: `OutcomeScore(success=1.0, failure=-1.0)` and `CombineReward(column="flawed")`.
     - 8b, advantage: `GroupRelative`.
-    - P1, shift: left out: a consequence of 8 and 8b, nothing to compute.
-    - C1, in the code: the fact `flawed` is 0 if the judge cannot be reached, so that the outcome stays.
-    - C2, loss: `Policy`, clip ranges 0.2 and 0.28, dual clip 10, mean over tokens; `LengthPenalty` over the last
-      4096.
+    - P1, shift: left out: it follows from 8 and 8b; there is nothing to compute.
+    - C1, in the code: the fact `flawed` is 0 if the judge cannot be reached, so the outcome reward is unchanged.
+    - C2, loss: `Policy`, with clip ranges 0.2 and 0.28, dual clip 10 and a mean over tokens; `LengthPenalty` over the
+      last 4096 tokens.
 
 Differs:
-    - Longest answer: 8192 tokens here, of which the last 4096 are charged.
+    - Longest answer: 8192 tokens here; the last 4096 are penalised.
 """
 
 from agentrl_core import Recipe

@@ -1,31 +1,33 @@
-"""Fathom-DeepResearch (RAPO): a research agent that wastes no searches, and after a failure is paid for searching on.
+"""Fathom-DeepResearch (RAPO): reward successes with few redundant searches, and failures that search widely.
 
-With the numbers of tool calls, of unique and of redundant searches and queries, and the format reward f:
+The reward depends on the number of tool calls, the numbers of unique and of redundant searches and queries, and the
+format reward f:
 
     success: 0.1 f + max(1 - (redundant searches + redundant queries) / calls, 0.5)
     failure: 0.1 f + 0.2 min(1, D_s / 8) + 0.2 min(1, D_q / 16),   D = unique - redundant
 
-Groups whose rewards are all equal teach nothing, so the advantages of the others are scaled up by G / G_live. If no
-rollout of a prompt scores above 0.5, the latest one that did takes the place of a random one. Prompts that are solved
-in 9 of 10 rollouts leave the pool after an epoch. A batch is 2 optimizer steps.
+D_s counts searches, D_q queries. Groups whose rewards are all equal give no signal, so the advantages of the other
+groups are scaled up by G / G_live. If no rollout of a prompt scores above 0.5, its latest stored rollout with a score
+above 0.5 replaces a random one. Prompts that are solved in 9 of 10 rollouts leave the pool after an epoch. A batch has
+2 optimizer steps.
 
 Equations:
     Read: the paper's sections 2.2 to 2.6. Its repository has no training code.
 
     - 2, loss: `Policy("sequence_mean")`.
     - 3, advantage: `GroupRelative(ddof=0, eps=0.0)`.
-    - 4, reward of stage 1: left out: `FATHOM.replace(reward=OutcomeScore())` with an environment that pays it.
-    - 5, pruning: `PoolFilter(below=0.9, newest=True, per="epoch")`, by `success`.
+    - 4, reward of stage 1: left out: use `FATHOM.replace(reward=OutcomeScore())` with an environment that computes it.
+    - 5, pruning: `PoolFilter(below=0.9, newest=True, per="epoch")`, which reads `success`.
     - 6, advantage scaling: `SignalRescale`.
-    - 2.4, replay: `Inject`, one stored success a prompt.
+    - 2.4, replay: `Inject`, one stored success per prompt.
     - 7, tallies: `SearchEffort`.
     - 8, reward of stage 2: `SearchEffort`.
 
 Differs:
-    - Solved, of 5: a reward above 0 in the paper, where a wrong answer in good format has 0.1; a success here.
+    - Solved, of 5: a reward above 0 in the paper, which gives 0.1 to a wrong answer in good format; a success here.
     - Clip range: not given; 0.2 here.
 
-Source: arXiv:2509.24107. Needs: the reward's components `tool_calls`, `searches_unique`, `searches_redundant`,
+Source: arXiv:2509.24107. Needs: the reward components `tool_calls`, `searches_unique`, `searches_redundant`,
 `queries_unique`, `queries_redundant` and `format`; the fact success.
 """
 
@@ -50,18 +52,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SearchEffort(BatchComponent):
-    """Scores a success by how little it searched in vain, and a failure by how widely it searched.
+    """Score a success by its share of redundant searches, and a failure by its number of new searches.
 
-    The formula is that of the module; without a tool call nothing is redundant. Draws whose reward is unknown (NaN)
-    have no score.
+    The module docstring has the formula; without tool calls the redundant share is 0. Draws with an unknown reward or
+    success (NaN) have no score. New means unique minus redundant.
 
     Args:
-        searches: so many new searches are worth all of `breadth`.
-        queries: so many new queries are worth all of `depth`.
-        breadth: what new searches of a failure are worth at most.
-        depth: what new queries of a failure are worth at most.
+        searches: number of new searches at which a failure gets all of `breadth`.
+        queries: number of new queries at which a failure gets all of `depth`.
+        breadth: largest reward of a failure for new searches.
+        depth: largest reward of a failure for new queries.
         format: coefficient of the format reward.
-        at_least: a success is worth at least so much besides its format.
+        at_least: smallest score of a success without its format reward.
 
     Raises:
         RecipeError: an option is out of range.

@@ -1,29 +1,30 @@
-"""Fission-GRPO: a call that failed begins a new group, which learns to recover from it.
+"""Fission-GRPO: start a new group after a failed call, to train the recovery from it.
 
-After a group has been rolled out, each member without success that failed a call gives a context, four of a group at
-most: its text up to and with the first such call, what the environment answered, and a diagnosis of the agent
-`simulator`. The policy goes on from there G' = 4 times, in a group of its own: it is compared with itself alone, and
-nothing of the context is trained. Here that is done at once, under the weights that failed; the paper keeps contexts in
-a queue, the newest first, until there are enough. G' and the number of contexts of a group are proposals.
+After a group has been rolled out, each unsuccessful member with a failed call gives a context, at most four per group.
+The context is the member's text up to and including the first failed call, the environment's response, and a diagnosis
+by the agent `simulator`. The policy continues from it G' = 4 times. These continuations are a separate group: they are
+compared only with each other, and the context is not trained. Here this happens at once, with the weights that produced
+the failure; the paper stores contexts in a queue, newest first, until there are enough. G' and the number of contexts
+per group are chosen here.
 
 Equations:
     Read: the abstract, and summaries and notes of others; the paper's formulas were not read.
 
-    - N1 and N2, reward: left out: the environment pays it; the schedules of its weights are not stated; one is
-      `reward.CombineReward(column="reward.format", coefficient=Schedule(2.0, 1.0, iterations=100))`.
+    - N1 and N2, reward: left out: the environment computes it. The schedules of its weights are not stated; an example
+      is `reward.CombineReward(column="reward.format", coefficient=Schedule(2.0, 1.0, iterations=100))`.
     - N3, corrective context: `Fission`: prompt, failed attempt and diagnosis, untrained.
-    - N4, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; a recovery group has its own statistics.
+    - N4, advantage: `GroupRelative`, std with divisor n - 1, plus 1e-6; a recovery group has its own statistics.
     - N5, objective: `Policy`, `aggregate="sequence_mean"`.
-    - N6, buffer: left out: contexts are used at once, so that all of them come from the current policy, which is what
-      the order of the buffer is for.
+    - N6, buffer: left out: contexts are used at once, so all of them come from the current policy. The order of the
+      paper's buffer has the same purpose.
 
 Differs:
     - Clip range: not stated; 0.2 here.
-    - Optimizer steps: not stated; recoveries have updates of their own in the paper, here they are in the batch of
-      the groups that failed.
-    - Trigger: a call that failed in a trajectory that does not succeed. The notes have every execution error; the
-      project page has failed trajectories, those of low quality too.
-    - Error simulator: a model trained for it in the paper; any agent `simulator` here.
+    - Optimizer steps: not stated; in the paper recoveries have their own updates, here they are in the batch of the
+      groups that failed.
+    - Trigger: a failed call in an unsuccessful trajectory. The notes use every execution error; the project page uses
+      failed trajectories, including those of low quality.
+    - Error simulator: a model trained for this purpose in the paper; any agent `simulator` here.
 
 Source: Robust Tool Use via Fission-GRPO: Learning to Recover from Execution Errors (arXiv:2601.15625).
 """
@@ -41,12 +42,13 @@ from agentrl_core.rollout import Branch, ErrorLocation, Group, Prefix, Repair, R
 
 @dataclass(frozen=True)
 class Fission(Repair):
-    """Members that failed a call each become a group that begins after that call.
+    """Start a new group after the first failed call of each unsuccessful member.
 
     Args:
-        size: G'.
-        simulator: who names the fault: the name of an agent of the collector.
-        question: what it is asked; `{task}` as in `recipes.agent_rlvr.AgentHint`, `{attempt}` is the attempt's text.
+        size: G', the number of members of the new group.
+        simulator: name of the collector's agent that writes the diagnosis.
+        question: prompt template of the diagnosis; `{task}` as in `recipes.agent_rlvr.AgentHint`, `{attempt}` is the
+            text of the attempt.
 
     Raises:
         RecipeError: an option is out of range.
@@ -65,7 +67,7 @@ class Fission(Repair):
     )
 
     async def repair(self, group: Group, branch: Branch, fault: ErrorLocation) -> bool:
-        """A new group after the call and its diagnosis."""
+        """Run a new group that starts after the failed call and its diagnosis."""
         question = fill_template(self.question, group, [branch])
         diagnosis = await ask_agent(group, question, agent=self.simulator, about=branch)
         turns = fault.step.turn + 1
@@ -76,7 +78,7 @@ class Fission(Repair):
 
 
 def _behind(prefix: Prefix, diagnosis: str) -> Rollout:
-    """A program whose members begin with a prefix and a diagnosis of it."""
+    """Return a program whose members start with a prefix and a diagnosis of it."""
 
     class Recover(Rollout):
         async def branch(self, branch: Branch) -> None:

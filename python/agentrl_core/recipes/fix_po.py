@@ -1,34 +1,34 @@
-"""FixPO: penalise the divergence from the old policy, and fetch back what went too far (arXiv:2312.05405).
+"""FixPO: penalise the divergence from the old policy, and add passes until it is within a bound (arXiv:2312.05405).
 
     L = mean over tokens of (- r A + beta KL(p_old || p) - 0.01 H),   beta by Adam on beta (0.2 - 2 max KL), at least 0
-    then passes over the batch on beta KL alone, up to 10, until max KL <= 0.2
+    then up to 10 passes over the batch on beta KL alone, until max KL <= 0.2
 
-after every step of the policy beta makes one of its own. A batch has 10 epochs of 16 steps, since the divergence has no
-gradient at the first one, where the policy is still the old one. Advantages are GAE's, compared over the batch. There
-is no clip. In the passes, mini-batches whose max KL is at most 0.2 are skipped.
+beta takes one step of its own after every step of the policy. A batch has 10 epochs of 16 steps, since the divergence
+has no gradient at the first step, where the policy still equals the old one. Advantages are GAE's, normalised over the
+batch. There is no clip. The passes skip mini-batches whose max KL is below 0.2.
 
 Equations:
     Read: the authors' code, its launcher and the paper's abstract.
 
     - C1, primary loss: `Policy(clip=None, entropy=0.01)` and `OldDivergence`; the critic's `Value` has the factor 1/2.
     - C2, coefficient: `Multiplier(target=0.2, factor=2.0, rate=0.01)`.
-    - C3, fix-up: `FixUp`, repeated by `RepeatStage`; `SkipStep` leaves out mini-batches within the bound.
-    - C4, advantage: `Gae(gamma=0.99, lam=0.95)`, then `GroupRelative` over all tokens, std of n - 1.
+    - C3, fix-up: `FixUp`, repeated by `RepeatStage`; `SkipStep` skips mini-batches within the bound.
+    - C4, advantage: `Gae(gamma=0.99, lam=0.95)`, then `GroupRelative` over all tokens; its std divides by n - 1.
 
 Differs:
-    - Bound and C: 0.2 and 2 in the code's class and here, 0.5 and 3 in the launcher of the experiments, which also has
-      neither the entropy nor compared advantages; the paper's own values were not read.
-    - Divergence: of whole distributions in the code, the estimate k3 of the sampled tokens here, which is equal on
+    - Bound and C: 0.2 and 2 in the code's class and here; 0.5 and 3 in the launcher of the experiments, which uses
+      neither the entropy bonus nor normalised advantages. The paper's own values were not read.
+    - Divergence: of whole distributions in the code; here the estimate k3 on the sampled tokens, which is equal on
       average.
-    - Largest divergence: over states in the code, over the means of trajectories here, since an estimate of one token
-      is coarse.
-    - Passes: without a bound in the code, at most 10 here; they follow all epochs here and each epoch in the code.
-    - Beta in a skipped mini-batch: it moves here.
-    - Advantages: compared over a mini-batch in the code, over the batch here.
-    - KL: the penalty is on the old policy; there is no reference.
-    - Optimizer: one for all in the code; the critic is a model with its own here.
+    - Largest divergence: the largest over states in the code; here the largest over the means of trajectories, since
+      the estimate of one token is coarse.
+    - Passes: without a limit in the code, at most 10 here; here they follow all epochs, in the code each epoch.
+    - Beta in a skipped mini-batch: beta still moves here.
+    - Advantages: normalised over a mini-batch in the code, over the batch here.
+    - KL: the penalty is on the divergence from the old policy; there is no reference model.
+    - Optimizer: one for everything in the code; here the critic is a separate model with its own optimizer.
 
-Needs: the models critic and policy; `value` of each token, by the critic before its first step.
+Needs: the models critic and policy; the column `value` of each token, computed by the critic before its first step.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Multiplier(Controller):
-    """Price of a bound, moved by Adam: it rises while `factor` times the metric is above the bound.
+    """Penalty coefficient moved by Adam: it rises while `factor` times the metric exceeds the bound.
 
         coefficient <- max(0, coefficient - Adam(target - factor metric)),   betas 0.9 and 0.999
 
     Args:
         metric: name of the metric.
         target: the bound.
-        factor: C: the metric is held at target / C.
+        factor: C; the metric is held at target / C.
         rate: learning rate of Adam.
         start: the coefficient before the first move.
 
@@ -79,20 +79,20 @@ class Multiplier(Controller):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The metric."""
+        """Return the name of the metric that the controller reads."""
         return (self.metric,)
 
     @property
     def examples(self) -> tuple[float, ...]:
-        """The start, and the least."""
+        """Return possible values: the start, and 0, the smallest coefficient."""
         return self.start, 0.0
 
     def begin(self) -> State:
-        """The start, with Adam's moments and the number of its steps."""
+        """Return the first state: the start, with Adam's moments and number of steps at 0."""
         return {"value": self.start, "first": 0.0, "second": 0.0, "steps": 0}
 
     def move(self, state: State, *metrics: float) -> State:
-        """One step of Adam."""
+        """Return the state after one step of Adam."""
         gradient = self.target - self.factor * metrics[0]
         steps = state["steps"] + 1
         first = 0.9 * state["first"] + 0.1 * gradient
@@ -102,22 +102,22 @@ class Multiplier(Controller):
         return {"value": value, "first": first, "second": second, "steps": steps}
 
     def value(self, state: State) -> float:
-        """The coefficient."""
+        """Return the coefficient."""
         return float(state["value"])
 
 
 @dataclass(frozen=True)
 class OldDivergence(WeightedLoss):
-    """Pulls the policy back to the one that sampled, and measures how far the furthest trajectory has gone.
+    """Penalise the divergence from the policy that sampled, and report the largest divergence of a trajectory.
 
         L = coefficient * sum of w (exp(x) - x - 1),   x = log p - log p_old
 
-    Metric: `max_kl`, the largest mean of that estimate over the tokens of a trajectory.
+    Metric: `max_kl`, the largest mean of exp(x) - x - 1 over the tokens of a trajectory.
 
     Args:
-        aggregate: as of every loss.
-        constant: as of every loss.
-        coefficient: at least 0.
+        aggregate: how weights are normalised, see `WeightedLoss`.
+        constant: see `WeightedLoss`.
+        coefficient: factor of the loss, at least 0.
 
     Example:
         >>> from agentrl_core.recipes.fix_po import OldDivergence
@@ -128,26 +128,26 @@ class OldDivergence(WeightedLoss):
     coefficient: float = option(1.0, at_least=0)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, old log-probs, and which trajectory a token is of."""
+        """Return the columns that the loss reads: weights, old log-probs and the trajectory of each token."""
         return ("weight_kl", "old_logprob", "sequence")
 
     def own_unit(self) -> Unit:
-        """The trajectory, of which a mean is taken."""
+        """Return `trajectory`, since `max_kl` is computed from the mean of each trajectory."""
         return "trajectory"
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The divergence of all rows, and how far the furthest trajectory is."""
+        """Return the weighted divergence, summed over rows, and metrics, with `max_kl` among them."""
         away = tokens.log_ratio_to("old_logprob")
         estimate = away.expm1() - away
         loss = self.coefficient * (tokens.stream("weight_kl") * estimate).sum()
         means = tokens.segments("sequence").mean(estimate.detach())
-        largest = torch.nn.functional.pad(means, (0, 1)).max()  # 0 where there is no row
+        largest = torch.nn.functional.pad(means, (0, 1)).max()  # 0 if there are no rows
         return loss, {**metric_sums(tokens, old_kl=estimate), "max_kl": largest}
 
 
 @dataclass(frozen=True)
 class FixUp(OldDivergence):
-    """The divergence alone, in a stage of its own: its largest one is also the metric `max_fixup_kl`.
+    """Train on the divergence alone, in a separate stage; its largest value is also the metric `max_fixup_kl`.
 
     Example:
         >>> from agentrl_core.recipes.fix_po import FixUp
@@ -156,7 +156,7 @@ class FixUp(OldDivergence):
     """
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The divergence of all rows, and how far the furthest trajectory is."""
+        """Return the weighted divergence, summed over rows, and metrics, with `max_fixup_kl` among them."""
         loss, metrics = super().evaluate(tokens)
         return loss, {**metrics, "max_fixup_kl": metrics["max_kl"]}
 

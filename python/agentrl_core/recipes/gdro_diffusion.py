@@ -1,16 +1,16 @@
-"""GDRO for diffusion models: a group's ranking by rewards, place by place, which the policy is fitted to, offline.
+"""GDRO for diffusion models: fit the policy offline to the ranking of each group by rewards, rank by rank.
 
-    L = sum over places i < k of the ranking of  - sum over j >= i of Q_i(j) log P_i(j)
-    P_i = softmax of 0.1 (log p - log p_ref),   Q_i = softmax of R / 0.05,   both over what is left from place i on
+    L = sum over ranks i < k of  - sum over j >= i of Q_i(j) log P_i(j)
+    P_i = softmax of 0.1 (log p - log p_ref),   Q_i = softmax of R / 0.05,   both over the answers from rank i on
 
-The first place alone is the paper's top-1 form, `ListMatch(direction="forward")`; of two answers and a small
+The first rank alone gives the paper's top-1 form, `ListMatch(direction="forward")`; with two answers and a small
 temperature it is DPO. The stabiliser, cloning of the best answer, is left out. (`gdro_rl` is another system.)
 
 Equations:
     Read: a public note on the paper, with its numbers; the paper's text was not read.
 
-    - 5, implicit reward: beta times the log-ratio of an answer (equation 3); a diffusion model has
-      velocity errors in its place.
+    - 5, implicit reward: beta times the log-ratio of an answer (equation 3); a diffusion model has velocity errors
+      instead of log-ratios.
     - 3.2, soft target: the softmax of `ListMatch(temperature=0.05)`.
     - 6, top-1 loss: `ListMatch(direction="forward")`, an option.
     - 7, GDRO loss: `ListMatch(direction="ranked")`, the mean over groups of any size.
@@ -22,8 +22,8 @@ Differs:
     - Scale beta: 6 or 12 for velocity errors; 0.1 here, a proposal for log-ratios of language models.
     - Discount: the paper's gamma is the weight of the stabiliser, not a discount; there is none here.
 
-Source: GDRO: Group-level Reward Post-training Suitable for Diffusion Models (arXiv:2601.02036). Needs: groups of any
-origin; the reference.
+Source: GDRO: Group-level Reward Post-training Suitable for Diffusion Models (arXiv:2601.02036). Needs: groups from
+any source; the reference model.
 """
 
 from agentrl_core import Recipe

@@ -1,15 +1,15 @@
-"""GDRO-RL: weigh tasks by difficulty, and give hard ones more rollouts (Prompt- and Rollout-GDRO, arXiv:2601.19280).
+"""GDRO-RL: weight tasks by difficulty, and give hard ones more rollouts (Prompt- and Rollout-GDRO, arXiv:2601.19280).
 
-Weight goes to the difficulties at which the policy loses most. A task's difficulty p is the share of its last 50
-visits in which at least one draw succeeded; ten bins cut [0, 1] into equal parts, and a task changes its bin only
-when p is more than 0.03 beyond its border. With the mean loss l_b over the tasks of bin b in the batch (each the mean
-of what its draws lost in the updates: `updates.with_losses()`)
+Difficulties at which the policy has a large loss get more weight. The difficulty p of a task is the share of its last
+50 visits in which at least one draw succeeded. Ten bins divide [0, 1] into equal parts. A task changes its bin only if
+p is more than 0.03 beyond the bin's border. Let l_b be the mean loss of the tasks of bin b in the batch; the loss of a
+task is the mean loss of its draws in the updates (`updates.with_losses()`). Then
 
     S_b <- 0.88 S_b + 0.12 l_b,    w_b = min(exp(0.65 clip(S_b, -3, 3)), 15),
 
-the draws of bin b weigh w_b in the next batch. Rollout-GDRO chooses the number of rollouts of each bin by a bandit
-under a price, which keeps their mean at 4: `BanditAllocator`, which takes the mean reward instead of the loss.
-Advantages and loss are GRPO's, with a penalty of 0.001, in 4 optimizer steps a batch.
+and the draws of bin b have weight w_b in the next batch. Rollout-GDRO chooses the number of rollouts of each bin by a
+bandit with a price that keeps the mean number at 4: `BanditAllocator`, which reads the mean reward instead of the loss.
+Advantages and loss are GRPO's, with a KL penalty of 0.001, in 4 optimizer steps a batch.
 
 Equations:
     Read: the paper's sections 2.2 and 3.1 to 3.3, and the public code with its scripts.
@@ -17,23 +17,26 @@ Equations:
     - 5, surrogate: `Policy("sequence_mean")`.
     - 7, prompt loss: `Updates.with_losses`, the mean over a batch's optimizer steps.
     - 10, pass@k: `DifficultyScaled(history=50)` and `RecentVisits(50, "solved")`.
-    - 11, bins: the same, ten bins, margin 0.03.
-    - 12, score: `DifficultyScaled(smoothing=0.12)`; divided by the bin's share with `per_share=True`.
+    - 11, bins: the same two components, with ten bins and margin 0.03.
+    - 12, score: `DifficultyScaled(smoothing=0.12)`; with `per_share=True` the loss is divided by the bin's share.
     - 14, weights: `DifficultyScaled(coefficient=0.65, score_at_most=3.0)`.
     - 15, distribution: `DifficultyScaled(kind="probability", explore=0.01)`.
     - 16, reweighting: `DifficultyScaled(at_most=15.0)`, the unnormalised weight.
-    - 20, arm loss: `BanditAllocator`, with the mean reward in place of - the prompt loss; not computed: in the tests of
-      allocators.
-    - 19, budget: `BanditAllocator`; not computed: the same.
-    - 21, dual step: `BanditAllocator(price_rate=0.01)`, at least 0; not computed: the same.
-    - C1, weight of the code: `DifficultyScaled(kind="probability")`, over all bins and times their number.
-    - C2, arm score of the code: left out: it raises arms of large loss, equation 20 those of small loss.
+    - 20, arm loss: `BanditAllocator`, with the mean reward instead of minus the prompt loss; not computed: the tests of
+      allocators check it.
+    - 19, budget: `BanditAllocator`; not computed: the tests of allocators check it.
+    - 21, dual step: `BanditAllocator(price_rate=0.01)`, at least 0; not computed: the tests of allocators check it.
+    - C1, weight of the code: `DifficultyScaled(kind="probability")`, normalised over all bins and multiplied by their
+      number.
+    - C2, arm score of the code: left out: it raises the scores of arms with a large loss, equation 20 those with a
+      small loss.
 
 Differs:
     - Clip range: one number in the paper, 0.2 and 0.28 in the scripts and here.
     - Beginning of a score: 0 here and in equation 12, the first mean in the code.
-    - Order: weights come from the losses of the batches before, as in the code, since a batch's own are known after its
-      updates. The prompt loss is a draw's loss divided by its weight; so is the small term of the reference.
+    - Order: weights come from the losses of earlier batches, as in the code, since the losses of a batch are known only
+      after its updates. The prompt loss is a draw's loss divided by its weight, which also divides the small KL term
+      of the reference model.
 """
 
 from __future__ import annotations
@@ -58,27 +61,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DifficultyScaled(StatefulComponent):
-    """Tasks as difficult as those at which much is lost weigh more.
+    """Give more weight to tasks in difficulty bins with a large loss.
 
-    The formula is that of the file. S_b stays where a batch has no task of the bin, and a new task is in the middle
-    one. The bins and S are those before the batch.
+    The module docstring has the formula. S_b does not change if a batch has no task of bin b. A new task is in the
+    middle bin. The weights of a batch use the bins and S from before the batch.
 
     Args:
-        key: draw column of text or whole numbers that names the task in every batch.
-        column: draw column of losses in the closed batch: `loss`, of `Updates.with_losses`, divided by the draw's
-            weight; or another one, as it is.
-        history: visits of a task that count.
-        bins: how many.
-        hysteresis: how far beyond its border a task changes its bin.
-        smoothing: of S_b.
-        coefficient: of S_b in the exponent.
+        key: draw column of text or whole numbers that identifies the task in every batch.
+        column: draw column of losses in the closed batch: `loss`, from `Updates.with_losses`, is divided by the draw's
+            weight; another column is used as it is.
+        history: number of last visits of a task that count.
+        bins: number of bins.
+        hysteresis: a task changes its bin only if p is farther than this beyond the bin's border.
+        smoothing: share of the new loss in S_b.
+        coefficient: factor of S_b in the exponent.
         score_at_most: the largest |S_b| that counts.
         at_most: the largest weight.
-        per_share: whether the loss of a bin is divided by the share of the batch's tasks that are in it, so that how
-            often a bin comes does not matter.
-        kind: w_b itself (`exponential`), or by the probabilities of the bins, as many times as there are bins:
-            q_b = (1 - explore) w_b / sum w + explore / bins (`probability`).
-        explore: of `probability`.
+        per_share: whether to divide the loss of a bin by the bin's share of the batch's tasks, so that the frequency of
+            a bin does not matter.
+        kind: `exponential`: the weight is w_b; `probability`: the weight is the number of bins times the probability
+            q_b = (1 - explore) w_b / sum w + explore / bins.
+        explore: uniform share of q_b for `probability`.
 
     Raises:
         RecipeError: an option is out of range, or the closed batch has no losses.
@@ -108,15 +111,15 @@ class DifficultyScaled(StatefulComponent):
 
     @property
     def needs_losses(self) -> bool:
-        """Whether the column is that of the updates."""
+        """Return whether `column` is the loss of the updates."""
         return self.column == "loss"
 
     def initial_state(self) -> dict[str, Any]:
-        """No task seen. A task has a row of `visits`, oldest first: 1 if it succeeded, -1 if none was yet."""
+        """Return a state without tasks; a task's row of `visits` is oldest first: 1 success, 0 failure, -1 no visit."""
         return {"tasks": [], "visits": [], "bins": [], "scores": [0.0] * self.bins}
 
     def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
-        """Return `batch` with its `weight` scaled."""
+        """Return `batch` with the scaled `weight` of draws."""
         rows = Rows(batch, "draw")
         names, tasks, _ = _numbered(state["tasks"], rows.names(self.key))
         bins = self._bins(state, len(names))
@@ -124,7 +127,7 @@ class DifficultyScaled(StatefulComponent):
         return rows.scale(np.where(rows.valid, weights[bins[tasks]], 1.0))
 
     def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
-        """State of tasks and bins, with the visits and losses of the iteration added."""
+        """Return the state of tasks and bins with the visits and losses of the iteration added."""
         rows = Rows(closed.batch, "draw")
         names, tasks, places = _numbered(state["tasks"], rows.names(self.key))
         bins = self._bins(state, len(names))
@@ -152,7 +155,7 @@ class DifficultyScaled(StatefulComponent):
         }
 
     def _bins(self, state: dict[str, Any], count: int) -> NDArray[np.int64]:
-        """The bin of each of `count` tasks, new ones in the middle."""
+        """Return the bin of each of `count` tasks; new tasks are in the middle bin."""
         bins = np.full(count, self.bins // 2, dtype=np.int64)
         bins[: len(state["bins"])] = state["bins"]
         return bins
@@ -160,12 +163,12 @@ class DifficultyScaled(StatefulComponent):
     def _scores(
         self, state: dict[str, Any], rows: Rows, tasks: NDArray[np.uint32], bins: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """S of each bin, with this batch; `bins` are those of its tasks, by first appearance."""
+        """Return S of each bin, updated by this batch; `bins` has the bin of each of its tasks, by first appearance."""
         scores = np.array(state["scores"])
         if not len(rows):
             return scores
         of_draws = rows.values(self.column)
-        known = rows.valid & np.isfinite(of_draws)  # none in an iteration without updates
+        known = rows.valid & np.isfinite(of_draws)  # all False in an iteration without updates
         if self.needs_losses:
             weights = rows.values("weight")
             of_draws = np.divide(of_draws, weights, out=np.zeros_like(of_draws), where=weights > 0)
@@ -185,7 +188,10 @@ class DifficultyScaled(StatefulComponent):
 
 
 def _numbered(known: list[str], names: list[str]) -> tuple[list[str], NDArray[np.uint32], NDArray[np.uint32]]:
-    """The known tasks and then a batch's new ones; the place of each row's task; the places by first appearance."""
+    """Number the tasks of a batch after the known ones.
+
+    Return the names of all tasks, the index of each row's task, and the indices in order of first appearance.
+    """
     places = keys.dense([*known, *names]) if known or names else np.zeros(0, dtype=np.uint32)
     rows = places[len(known) :]
     _, first = np.unique(rows, return_index=True)

@@ -1,29 +1,29 @@
-"""GHPO: tasks that nobody solves are asked again with part of their solution in the prompt (arXiv:2507.10628).
+"""GHPO: retry tasks that no rollout solved, with part of their solution in the prompt (arXiv:2507.10628).
 
-If no member of a group has an accuracy above 0, the group is dropped and made anew with the first quarter of the
-reference solution (of its characters) behind the question; still nobody: with half of it; then with three quarters,
-which stay whatever comes of them. A task without a solution keeps its first group. Hints are prompt: they are not
-trained, and what is trained is what was sampled behind them. Groups are compared with (R - mean) / (std + 1e-4),
-without a KL penalty. The paper pays 0.5 for a right format beside 1 for a right answer, which is the environment's to
-do: its facts.
+If no member of a group has an accuracy above 0, the group is dropped and rolled out again with the first quarter of the
+reference solution (in characters) after the question. If again no member succeeds, the hint is half of the solution,
+then three quarters; the group with three quarters is kept in any case. A task without a solution keeps its first group.
+Hints are part of the prompt, so only the tokens sampled after them are trained. The advantage is (R - mean) / (std +
+1e-4), without a KL penalty. The paper rewards a correct format with 0.5, besides 1 for a correct answer; here these
+rewards are left to the environment and its facts.
 
 Equations:
     Read: the authors' code, the abstract, and notes on the paper; its text was not read, so the mean and the KL of
-    its objective are open.
+    its objective are not known.
 
     - C1, difficulty detection: `HintLadder(column="success")`: no member of the group succeeded.
     - C2, hint: `HintLadder`, shares 0.25, 0.5 and 0.75 of the characters.
-    - C3, reward: left out: the environment pays 1 for a right answer and 0.5 for a right format.
+    - C3, reward: left out: the environment gives 1 for a correct answer and 0.5 for a correct format.
     - C4, advantage: `GroupRelative(eps=1e-4)`.
-    - C5, loss: `Policy`, mean over the tokens of the batch; the hint is prompt.
+    - C5, loss: `Policy`, mean over the tokens of the batch; the hint is part of the prompt.
 
 Differs:
     - Length of a hint: rounded half to even in the code, rounded down here.
-    - Instruction before the hint: worded otherwise.
-    - Cold start: optional in the paper (no hints in the first 20 steps, by public reviews of it), off in the code and
-      here; `HintLadder(from_iteration=20)`.
-    - Groups solved on a rung: the code gives them their plain prompt back if another group climbs further; in the
-      paper and here they keep their hint.
+    - Instruction before the hint: the wording is different.
+    - Cold start: optional in the paper (no hints in the first 20 steps, according to public reviews of it); off in
+      the code and here; `HintLadder(from_iteration=20)` turns it on.
+    - Groups solved on a rung: the code restores their plain prompt if another group needs a longer hint; in the paper
+      and here they keep their hint.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _TEMPLATE = "{prompt}\n\nThe solution begins like this; go on from it:\n{text}"
 
 @dataclass(frozen=True)
 class HintLadder(Rounds):
-    """Asks a task that nobody solved again, with more and more of its solution in the prompt.
+    """Retry a task that no member solved, with a growing part of its solution in the prompt.
 
-    The draw column `hint` is the share that was shown.
+    The draw column `hint` is the share of the solution that was shown.
 
     Args:
-        step: by how much the share grows from one group to the next.
+        step: increase of the share from one group to the next.
         at_most: the largest share.
-        from_iteration: hints begin in this iteration.
+        from_iteration: first iteration with hints.
 
     Raises:
         RecipeError: an option is out of range.
@@ -70,11 +70,11 @@ class HintLadder(Rounds):
 
     @property
     def shares(self) -> list[float]:
-        """The hint of each group in turn."""
+        """Return the shares of the hints, in the order of their use."""
         return [round(self.step * (rung + 1), 9) for rung in range(int(self.at_most / self.step + 1e-9))]
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
-        """The next rung, where the last one did not help."""
+        """Return the next round, with a longer hint if the last round failed; None if there is no next round."""
         if not rounds:
             return self.members
         hinted = len(rounds) <= len(self.shares) and group.task.solution and group.iteration >= self.from_iteration

@@ -2,14 +2,15 @@
 
     L = mean over outputs of their mean D,   D = beta KL(q || m) + (1 - beta) KL(p || m),   m = beta q + (1 - beta) p
 
-q is the teacher, p the policy; beta 0 is forward KL, 1 reverse KL: the paper chooses by task. An output weighs the same
-however many tokens it has. No gradient flows through sampling and no reward is read. The recipe compares whole
-vocabularies: `pack.run(policy, teacher=teacher)`. For a teacher on a server use its likeliest tokens:
+q is the teacher, p the policy. beta 0 is forward KL, 1 reverse KL: the paper chooses by task. Every output has the same
+weight, however many tokens it has. No gradient flows through sampling, and no reward is read. The recipe compares
+distributions over the whole vocabulary: `pack.run(policy, teacher=teacher)`. For a teacher on a server, use its most
+likely tokens:
 
     recipe = GKD.replace(loss=loss.Divergence("sequence_mean", support="top"))
     batch = arl.annotate(batch, "teacher_logprob", teacher, top_k=64)
 
-Batches of demonstrations beside own rollouts (lambda below 1) are draws of another origin. Beside a reward, as in the
+If batches also have demonstrations (lambda below 1), these are draws of another origin. To add a reward, as in the
 paper's section 3.2: `loss.Sum(Policy(), GKD.loss, 1 - alpha, alpha)`.
 
 Needs: a teacher with the policy's tokenizer.
@@ -21,10 +22,10 @@ Equations:
     - N2, its limits: `Divergence` with beta 0 and 1.
     - N3, divergence of an output: `Divergence("sequence_mean")`; TRL's mean over the tokens of all outputs is
       `"token_mean"`.
-    - N4, mixture of outputs: the same mean over the outputs of both origins, in the shares that the batch has.
+    - N4, mixture of outputs: one mean over the outputs of both origins, in the shares that the batch has.
 
 Differs:
-    - Source of outputs: lambda is the share of own outputs; here the collector and replay decide.
+    - Source of outputs: lambda is the share of the policy's own outputs; here the collector and replay decide it.
 """
 
 from agentrl_core import Recipe

@@ -1,10 +1,10 @@
-"""GMPO: the geometric mean of the clipped token ratios, not their arithmetic one (arXiv:2507.20673).
+"""GMPO: use the geometric mean of the clipped token ratios, not the arithmetic mean (arXiv:2507.20673).
 
     A_i = (R_i - mean(R)) / std(R),   L = - mean_i A_i exp(mean_t d_t)
     d_t = min(log r_t, 0.4) if A_i > 0, max(log r_t, -0.4) if A_i < 0
 
-Single tokens with an extreme ratio decide over an arithmetic mean; under a geometric mean they cannot, so the clip
-range may be much wider. A batch of 128 groups of 8 has eight optimizer steps, with 128 answers each.
+Single tokens with an extreme ratio dominate an arithmetic mean, but not a geometric mean, so the clip range can be
+much wider. A batch of 128 groups of 8 has eight optimizer steps, with 128 answers each.
 
 Equations:
     Read: the public code and script, notes and the abstract; the paper's text was not read.
@@ -12,10 +12,10 @@ Equations:
     - C1, clipped log-ratios: `Clip(0.4, 0.4, scale="log")`.
     - C2, ratio of the response: `GeometricMean`.
     - C3, loss: `Policy(aggregate="sequence_mean")`.
-    - C4, advantage: `GroupRelative`, std of n - 1; 1e-6 is added to it, 1e-8 in the code.
+    - C4, advantage: `GroupRelative`, std with divisor n - 1; 1e-6 is added to it here, 1e-8 in the code.
 
 Differs:
-    - Denominator: rows that have a trained token; verl's `geo_mean` divides by all rows.
+    - Denominator: the number of rows with a trained token here; verl's `geo_mean` divides by the number of all rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def log_clipped(log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:
-    """The log-ratio in place of the ratio: f = min(log r, log upper), g = max(log r, log lower)."""
+    """Return two log-ratios in place of the ratio: f = min(log r, log upper), g = max(log r, log lower)."""
     lower, upper = (
         torch.as_tensor(bound, dtype=log_ratio.dtype, device=log_ratio.device).log()
         for bound in (bounds.lower, bounds.upper)
@@ -44,15 +44,15 @@ def log_clipped(log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class GeometricMean(Surrogate):
-    """Averages the clipped log-ratios of a segment, so that no single token decides over it.
+    """Average the clipped log-ratios of a segment, so that no single token dominates it.
 
         f = exp(mean of min(d, log upper)),   g = exp(mean of max(d, log lower))
 
-    for every token of the segment; only the pessimistic side is cut. Its default range is Clip(0.4, 0.4,
+    for every token of the segment; only the pessimistic side is clipped. The clip range of GMPO is Clip(0.4, 0.4,
     scale="log"). With `sequence_mean` the loss is - mean over sequences of A times this mean.
 
     Args:
-        level: `sequence`, or `step`.
+        level: the segment: `sequence`, or `step`.
 
     Example:
         >>> import torch
@@ -68,15 +68,15 @@ class GeometricMean(Surrogate):
     level: Literal["sequence", "step"] = "sequence"
 
     def own_reads(self) -> Iterable[str | Column]:
-        """The ids of the segments."""
+        """Return the column with the ids of the segments."""
         return (self.level,)
 
     def own_unit(self) -> Unit:
-        """The segment."""
+        """Return the rows that a term depends on: `trajectory` or `step`."""
         return "trajectory" if self.level == "sequence" else "step"
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:
-        """The clipped geometric mean of its segment, for each token."""
+        """Return f and g for each token: the clipped geometric means of the token's segment."""
         segments = tokens.segments(self.level)
         positive, negative = log_clipped(log_ratio, bounds)
         return segments.spread(segments.mean(positive)).exp(), segments.spread(segments.mean(negative)).exp()

@@ -1,29 +1,30 @@
-"""GRPO for speech recognition: a transcript is paid for the words that it gets right (arXiv:2509.01939).
+"""GRPO for speech recognition: score a transcript by its word error rate (arXiv:2509.01939).
 
     R = - WER,   WER = (substituted + deleted + inserted words) / words of the reference,   then GRPO with a KL
 
-The environment normalises both texts and reports them; with an empty reference every word is an error. The other
-rewards of the paper are `WordErrorRate(kind="exact")` and `"edits"`, which on its data strike a worse balance.
+The environment normalises transcript and reference, and returns both as facts. With an empty reference, every word is
+an error. The paper's other rewards are `WordErrorRate(kind="exact")` and `"edits"`; on its data they give a worse
+balance.
 
 Equations:
     Read: the paper's sections II-B, II-C, III-A and IV, and notes.
 
     - 3, objective: `Policy(aggregate="sequence_mean", kl=KL(0.04))`.
     - 4, advantage: `GroupRelative`.
-    - 5, divergence: `KL`, its default estimator.
-    - 6, ratio: the default of `Policy`.
+    - 5, divergence: `KL`, with its default estimator.
+    - 6, ratio: the default ratio of `Policy`.
     - 7, reward WER: `WordErrorRate`.
     - 8, reward EM: `WordErrorRate(kind="exact")`.
     - 9, reward ED: `WordErrorRate(kind="edits")`.
-    - D1, DAPO: an option, `Policy(clip=Clip(0.2, 0.28))`; the paper gives no threshold.
+    - D1, DAPO: an option, `Policy(clip=Clip(0.2, 0.28))`; the paper does not give the clip range.
     - D2, Dr. GRPO: an option, `GroupRelative(scale="none")` and `Policy(aggregate="constant", constant=...)`.
 
 Differs:
-    - Empty reference: the paper's WER divides by 0; by 1 here.
+    - Empty reference: the paper's WER divides by 0; here by 1.
     - Clip, optimizer steps: not stated; 0.2 and 1 here.
-    - Frozen encoder: the user's model decides which parameters train.
+    - Frozen encoder: here the user's model defines which parameters are trained.
 
-Needs: the facts `transcript` and `reference`, texts of an episode that has finished; the model reference, the policy
+Needs: the facts `transcript` and `reference`, texts of a finished episode; the reference model, which is the policy
 after its supervised training.
 """
 
@@ -47,18 +48,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WordErrorRate(BatchComponent):
-    """Pays a transcript by its errors: score = - edits of words / max(1, words of the reference).
+    """Score a transcript by its errors: score = - word edits / max(1, words of the reference).
 
-    An edit substitutes, deletes or inserts a word. Words are what blanks separate. An episode that has not finished has
-    no transcript, and no score.
+    An edit substitutes, deletes or inserts a word. Words are separated by whitespace. An unfinished episode has no
+    transcript and gets no score.
 
     Args:
-        transcript: draw column, the policy's transcript.
-        reference: draw column, the correct transcript.
-        kind: `rate`: as above; `exact`: 1 if there is no error, else 0; `edits`: - edits of words.
+        transcript: draw column with the policy's transcript.
+        reference: draw column with the correct transcript.
+        kind: `rate`: as above; `exact`: 1 if there is no error, otherwise 0; `edits`: minus the number of word edits.
 
     Raises:
-        RecipeError: an option is not possible.
+        RecipeError: an option is invalid.
 
     Example:
         >>> import agentrl_core as arl

@@ -1,23 +1,24 @@
-"""GRPO-Guard: log-ratios centred and scaled within strata, so that a clip is felt on both sides (arXiv:2510.22319).
+"""GRPO-Guard: centre and scale log-ratios within strata, so that both bounds of the clip range act (arXiv:2510.22319).
 
-The mean of a log-ratio is negative by itself, which shifts every ratio below the upper bound. The paper corrects it by
-the mean and the noise of a denoising step of an image. Tokens have neither, so that this is an adaptation: statistics
-of the batch, within strata that the token column `stratum` numbers (a turn, a position, an entropy band), have the same
-purpose, mean 0 and one scale.
+The mean of a log-ratio is negative by itself, so all ratios are shifted below the upper bound. The paper corrects this
+by the mean and the noise of a denoising step of an image. Tokens have neither, so this recipe is an adaptation. It uses
+statistics of the batch within strata, which the token column `stratum` numbers (a turn, a position, an entropy band).
+They have the same purpose: mean 0 and one scale.
 
 Equations:
     Read: notes of others and a port that is not the authors'; the paper's text was not read.
 
     - N1, log-ratio of a denoising step: left out: tokens have no Gaussian steps.
-    - 8, RatioNorm: left out: as N1; `StratifiedRatio` stands in its place.
-    - 12, gradient reweighting: an option, `ColumnScaled(column="delta", level="step")` of a fact of each step.
+    - 8, RatioNorm: left out: as N1; `StratifiedRatio` replaces it.
+    - 12, gradient reweighting: an option, `ColumnScaled(column="delta", level="step")`, with a fact of each step.
     - N2, objective: `Policy`, `aggregate="sequence_mean"`.
     - N3, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
     - N4, mean-revised: left out: as N1.
 
 Differs:
     - Clip range: not stated; 0.2 here.
-    - Steps per batch: not stated; 1 here, where every ratio is 1 unless engine and trainer differ. Set `minibatches`.
+    - Steps per batch: not stated; 1 here, so every ratio is 1 unless engine and trainer differ. Set `minibatches` for
+      more steps.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TurnStrata(BatchComponent):
-    """Makes a stratum of the tokens of the first turns, one of those of the second turns, and so on.
+    """Put the tokens of all first turns into one stratum, of all second turns into another, and so on.
 
     Example:
         >>> from agentrl_core.recipes.grpo_guard import TurnStrata
@@ -58,15 +59,15 @@ class TurnStrata(BatchComponent):
 
 @dataclass(frozen=True)
 class StratifiedRatio(ImportanceRatio):
-    """Centres and scales log-ratios within strata, so that both bounds of a clip are felt.
+    """Centre and scale log-ratios within strata, so that both bounds of a clip range act.
 
         log r_t = (d_t - mean_s(d)) * std(d) / (std_s(d) + 1e-6),   s the stratum of t
 
-    The statistics are detached population values over the rows given; a stratum of fewer than `rows_at_least` rows
-    takes those of all rows.
+    The statistics are detached population values over the given rows. A stratum of fewer than `rows_at_least` rows uses
+    the statistics of all rows.
 
     Args:
-        rows_at_least: rows that a stratum needs for statistics of its own, at least 2.
+        rows_at_least: number of rows from which a stratum has its own statistics, at least 2.
 
     Example:
         >>> import torch
@@ -85,7 +86,7 @@ class StratifiedRatio(ImportanceRatio):
     rows_at_least: int = option(32, at_least=2)
 
     def __call__(self, tokens: Tokens) -> tuple[Tensor, Tensor | None]:
-        """The log-ratio of each token, centred and scaled within its stratum."""
+        """Return the log-ratio of each token, centred and scaled within its stratum."""
         moments = []
         for segments in (tokens.segments("all"), tokens.strata):
             fixed = tokens.log_ratio.detach()

@@ -2,8 +2,8 @@
 
     s_i = exp(mean_t (log p - log p_old)),   L = - mean_i min(s_i A_i, clip(s_i, 1 - 3e-4, 1 + 4e-4) A_i)
 
-The ratio's gradient is that of the mean log-prob, so an answer's tokens move together. verl bounds the mean log-ratio
-at 10: `loss.Ratio("sequence", log_at_most=10.0)`.
+The gradient of the ratio is proportional to that of the mean log-prob, so all tokens of an answer have the same
+weight. verl bounds the mean log-ratio at 10: `loss.Ratio("sequence", log_at_most=10.0)`.
 
 Equations:
     Read: the paper's sections 3 to 5.1.
@@ -11,7 +11,7 @@ Equations:
     - 5, objective: `Policy`, `aggregate="sequence_mean"`.
     - 6, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
     - 7, ratio: `Ratio("sequence")`.
-    - 10, gradient: that of `Ratio("sequence")`, equal for all tokens of an answer.
+    - 10, gradient: computed by `Ratio("sequence")`, equal for all tokens of an answer.
     - 13, GSPO-token: the same value and gradient if the tokens of an answer have one advantage, as here.
 
 Differs:

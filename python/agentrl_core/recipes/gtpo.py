@@ -1,20 +1,20 @@
-"""GTPO: trajectory-based policy optimisation without a reference (arXiv:2508.03772).
+"""GTPO: trajectory-based policy optimisation without a reference model (arXiv:2508.03772).
 
-Tokens with which good and bad draws of a group both begin or end pull against each other: they weigh 2 in good draws
-and 0 in bad ones, a token that conflicts from both ends twice so. With R a draw's score and H the mean entropy of its
-tokens,
+If good and bad draws of a group begin or end with the same tokens, the gradients of these tokens oppose each other.
+Such tokens have weight 2 in good draws and 0 in bad ones; a token that conflicts from both ends gets the factor twice.
+With R a draw's score and H the mean entropy of its tokens,
 
     L = - 1/G sum_i 1/|o_i| sum_t lambda_it A_i log p_it,    A_i = R_i - mean(R) - 0.1 H_i,    0 if H_i > ln 2.
 
-Which draws are good or bad is asked before the entropy is taken off: draws with R_i = mean(R) neither make a conflict
-nor have one, and still lose 0.1 H_i. A draw with A_i = 0 counts in 1/G. The paper has the threshold only where the
-first policy was below it; its public code has 0.7 always, `EntropyGate(at_most=0.7)`, and divides each draw's loss by
-its number of conflict tokens, `ConflictTokens(per_count=True)`. Entropies are those of the rollout.
+Draws are classified as good or bad before the entropy is subtracted: draws with R_i = mean(R) neither cause nor have
+conflicts, and still lose 0.1 H_i. A draw with A_i = 0 counts in 1/G. The paper applies the threshold only if the first
+policy was below it. The public code always applies 0.7, `EntropyGate(at_most=0.7)`, and divides each draw's loss by its
+number of conflict tokens, `ConflictTokens(per_count=True)`. Entropies are recorded during the rollout.
 
 Equations:
     Read: the public code with its README, and the abstract.
 
-    - R1, objective: `Reinforce`, whose gradient is that of the ratio at 1; mean over tokens, then completions.
+    - R1, objective: `Reinforce`, whose gradient is the gradient of the ratio at 1; mean over tokens, then completions.
     - R2, filter of entropy: `EntropyGate(at_most=ln 2)`.
     - C1, advantage: `GroupRelative(scale="none")`.
     - C2, conflict tokens: `ConflictTokens`.
@@ -22,8 +22,8 @@ Equations:
     - C4, loss in the code: an option, `ConflictTokens(per_count=True)`.
 
 Differs:
-    - First policy: by the README the filter acts only if the initial policy's entropy is at most ln 2; here it always
-      acts.
+    - First policy: according to the README, the filter acts only if the initial policy's entropy is at most ln 2; here
+      it always acts.
     - Entropy: of the current policy in the code, of the rollout here.
 """
 
@@ -58,11 +58,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EntropyGate(BatchComponent):
-    """Draws of which the policy was too unsure teach nothing, and still count in the mean: their advantage is 0.
+    """Set the advantage of draws with a high mean entropy to 0; they still count in the mean of the loss.
 
     Args:
         column: token column of entropies in nats.
-        at_most: the largest mean over a draw's trained tokens that still teaches.
+        at_most: largest mean entropy of a draw's trained tokens at which the draw keeps its advantage.
 
     Raises:
         RecipeError: an option is out of range, or no entropy is known.
@@ -81,7 +81,7 @@ class EntropyGate(BatchComponent):
     at_most: float = option(math.log(2.0), at_least=0.0)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `advantage`."""
+        """Return `batch` with `advantage` set to 0 for draws above the threshold."""
         rows = Rows(batch, level_of(batch, "advantage", "draw"))
         means, known = mean_of_tokens(batch, self.column, "draw")
         unsure = known & (means > self.at_most)
@@ -90,17 +90,18 @@ class EntropyGate(BatchComponent):
 
 @dataclass(frozen=True)
 class ConflictTokens(BatchComponent):
-    """Tokens that good and bad draws of a group both begin or end with weigh `positive` or `negative`.
+    """Scale the weights of tokens that good and bad draws of a group both begin or end with.
 
-    A draw is good above the mean of its group's scores, and bad below. A token conflicts where the same token stands at
-    the same place, from the start (or from the end) of the draw's action tokens, in a good and in a bad draw, and so do
-    all before (after) it. A token that conflicts from both ends takes the factor twice.
+    A draw is good if its score is above the mean of its group, and bad if it is below. Positions count the action
+    tokens of a draw from its start. A token conflicts if a good and a bad draw both have it at its position, and all
+    tokens before it conflict too. Conflicts from the end are found in the same way, with the tokens after it. The
+    factor is `positive` or `negative`, and applies twice to a token that conflicts from both ends.
 
     Args:
         positive: factor in good draws.
-        negative: factor in bad ones.
-        both_ends: whether places are counted from the end as well as from the start.
-        per_count: whether all weights of a draw are divided by how many of its tokens conflict, if any do.
+        negative: factor in bad draws.
+        both_ends: whether to count positions from the end as well as from the start.
+        per_count: whether to divide all weights of a draw by the number of its conflict tokens, if it has any.
 
     Example:
         >>> from agentrl_core.recipes.gtpo import ConflictTokens
@@ -118,7 +119,7 @@ class ConflictTokens(BatchComponent):
     per_count: bool = False
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with its `weight` scaled."""
+        """Return `batch` with the column `weight` scaled."""
         draws, tokens = Rows(batch, "draw"), Rows(batch, "token")
         groups = draws.keys("group_id")
         gains = group.normalise(draws.values("score"), groups, scale="none", valid=draws.valid)

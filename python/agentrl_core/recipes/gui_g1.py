@@ -1,12 +1,12 @@
-"""GUI-G1: grounding without the biases of length and of easy, large boxes (arXiv:2505.15810).
+"""GUI-G1: train grounding without the biases of answer length and of easy, large boxes (arXiv:2505.15810).
 
     R = hit + 0.25 overlap + 0.125 edges,   A = R - mean R
     L = mean_i (w / 64) sum_t - min(r A, clip(r, 0.8, 1.2) A)
 
-`hit` is 1 if the centre of the answered box lies in the target, `overlap` the intersection over union of both boxes,
-and `edges` the harmonic mean of 1 - |distance| / image side over the four edges, which bounds the size of the box. w,
-the weight of a task, is larger for smaller boxes; its formula is not public; 1 / sqrt(relative area) between 1/2 and 2,
-with mean 1, is a proposal.
+`hit` is 1 if the centre of the predicted box is in the target box. `overlap` is the intersection over union of both
+boxes. `edges` is the harmonic mean of 1 - |distance| / image side over the four edges, which bounds the size of the
+box. w, the weight of a task, is larger for smaller boxes. Its formula is not public; 1 / sqrt(relative area) between
+1/2 and 2, with mean 1, is a proposal.
 
 Equations:
     Read: the authors' code, and the abstract.
@@ -14,17 +14,18 @@ Equations:
     - C1, hit reward: `BoxReward`.
     - C2, overlap reward: `BoxReward`.
     - C3, box reward: `BoxReward`.
-    - C4, reward: `BoxReward`; a draw without a box has 0.
+    - C4, reward: `BoxReward`; a draw without a box has reward 0.
     - C5, advantage: `GroupRelative(scale="none")`.
     - C6, loss: `ColumnScaled(column="task_weight")` and `Policy(aggregate="constant", constant=64.0)`.
 
 Differs:
-    - Clip range: 0.2 in the code's trainer; it does not act in the one step of a batch.
-    - Edge: one more than an image away makes the mean negative or wild in the code; the mean is 0 here.
-    - Template: fast thinking, answers without reasoning, is a prompt; the environment's here.
+    - Clip range: 0.2 in the code's trainer; it has no effect in the single step of a batch.
+    - Edge: if an edge is more than an image side away, the mean is negative or arbitrarily large in the code; it is 0
+      here.
+    - Template: fast thinking, answers without reasoning, is a prompt; the environment gives it here.
 
-Needs: the facts `box_x1`, `box_y1`, `box_x2`, `box_y2` of the answer (none if it cannot be parsed), the same of the
-target (`target_x1`, ...), `image_width`, `image_height` and `task_weight`.
+Needs: the facts `box_x1`, `box_y1`, `box_x2`, `box_y2` of the answer (missing if it cannot be parsed), the same facts
+of the target (`target_x1`, ...), `image_width`, `image_height` and `task_weight`.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ _EDGES = ("x1", "y1", "x2", "y2")
 
 @dataclass(frozen=True)
 class BoxReward(BatchComponent):
-    """Scores an answered box by its centre, its overlap with the target, and the places of its edges.
+    """Score a predicted box by its centre, its overlap with the target box, and the positions of its edges.
 
-    The formula is that of the module. An overlap of at most a pixel in width or height is none, as in the public code,
-    and `edges` is 0 if an edge is a whole image away. A draw whose box is unknown scores 0; if its reward, the target
-    or the image's size is unknown, it has no score.
+    The module docstring has the formula. An overlap of at most one pixel in width or height counts as 0, as in the
+    public code, and `edges` is 0 if an edge is a whole image side away. A draw with an unknown box scores 0. A draw
+    with an unknown reward, target or image size has no score.
 
     Args:
         overlap: coefficient of the overlap.

@@ -1,20 +1,22 @@
-"""GUI-Libra: GUI agents whose every step has several right actions, of which one is rewarded (arXiv:2602.22190).
+"""GUI-Libra: train GUI agents on steps with several right actions, of which only one is rewarded (arXiv:2602.22190).
 
-A wrong action of a task that is hardly ever solved may have been right: negative advantages of a group weigh
+In a task that is rarely solved, an action scored as wrong may have been right. So negative advantages of a group are
+weighted by
 
     clamp(0.5 + 1.5 * mean score of the group, 0, 1).
 
-Advantages are GRPO's over the samples of one state; the loss is clipped, averaged over all tokens, with 0.001 of k3
-to the reference. The policy starts from imitation, in a stage of its own (`warm_start`), where tokens of actions and
-of grounding count more than those of thoughts: `imitation` is the weight of a token by its class (2 for actions in
-the public script), and the loss is the mean by those weights, sum w CE / sum w. With spans (`model.spans`) of actions
-it is `weight.MarkedScaled(column="acts", marked=2.0, of="imitation")(batch)`.
+Advantages are GRPO's over the samples of one state. The loss is clipped and averaged over all tokens, with 0.001 times
+the k3 estimate of the KL to the reference. The policy starts from imitation, in a separate stage (`warm_start`), in
+which tokens of actions and of grounding have larger weights than tokens of thoughts. Column `imitation` is the weight
+of a token by its class (2 for actions in the public script), and the loss is the weighted mean, sum w CE / sum w. With
+spans of actions (`model.spans`), `weight.MarkedScaled(column="acts", marked=2.0, of="imitation")(batch)` makes the
+column.
 
 Equations:
-    Read: the public code (of the reinforcement learning in a fork), and notes of others; the paper's text was not read.
+    Read: the public code (its reinforcement learning is in a fork), and notes of others; the paper's text was not read.
 
-    - C1, reward: left out: the environment pays 0.9 accuracy + 0.1 format, since it knows the demonstrated action. The
-      mean score below is of this sum.
+    - C1, reward: left out: the environment returns 0.9 accuracy + 0.1 format, since it has the demonstrated action. The
+      mean score in C3 is the mean of this sum.
     - C2, advantage: `GroupRelative`.
     - C3, success-adaptive scaling: `NegativeBySuccess`.
     - C4, policy loss: `Policy(clip=Clip(dual=3.0))`, mean over tokens.
@@ -22,9 +24,9 @@ Equations:
     - N2, action-aware supervised loss: `Imitation(tokens="imitation", normalised=True)` of the stage `warm_start`.
 
 Differs:
-    - Weight of action tokens: 2 in the script; it is in the column `imitation`, which the user makes.
+    - Weight of action tokens: 2 in the script; here it is in the column `imitation`, which the user makes.
 
-Needs: the model reference.
+Needs: the reference model.
 """
 
 from __future__ import annotations
@@ -45,13 +47,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NegativeBySuccess(BatchComponent):
-    """Scales negative advantages down in groups of a small mean score.
+    """Scale down the weight of negative advantages in groups with a small mean score.
 
     weight *= clamp(base + slope * mean score of the group, 0, 1) if the advantage is negative.
 
     Args:
-        base: factor of a group whose mean score is 0.
-        slope: how fast the factor grows with the mean score.
+        base: factor of a group with mean score 0.
+        slope: increase of the factor per unit of the mean score.
 
     Example:
         >>> from agentrl_core.recipes.gui_libra import NegativeBySuccess

@@ -1,4 +1,4 @@
-"""H2O, when to trust your simulator: a critic learns from simulated steps as far as their dynamics look real.
+"""H2O, when to trust your simulator: train a critic on simulated steps, weighted by how real their dynamics look.
 
     ratio = P_real(s' | s, a) / P_sim(s' | s, a) = odds(real | s, a, s') / odds(real | s, a)
     L_critic = mean over real of (V - y)^2 + mean over simulated of clip(ratio, 1e-5, 1) (V - y)^2
@@ -7,31 +7,31 @@
     L = - mean over tokens of min(r A, clip(r, 0.8, 1.2) A),   A_t = y_t - V(s_t)
     V' <- 0.995 V' + 0.005 V after each optimizer step
 
-Steps whose tools were simulated enter a batch beside real ones. The first term trusts a simulated step less, the second
-one lowers the values of steps whose simulator is wrong. Two discriminators compute the odds, one with and one without
-the next state; they are trained outside of the recipe, on steps of both kinds. The slope of the logarithm follows the
-values before the update, which is exact for one optimizer step.
+A batch contains real steps and steps with simulated tools. The first line of L_critic gives simulated steps a smaller
+weight; the second line lowers the values of steps at which the simulator is wrong. Two discriminators compute the odds,
+one with and one without the next state; they are trained outside of the recipe, on both kinds of steps. The slope of
+the logarithm is computed from the values before the update, which is exact for one optimizer step.
 
 Equations:
     Read: the authors' code and the abstract; the paper's text was not read.
 
-    - C1, discriminators: left out: they are classifiers beside the recipe, whose probabilities are step columns.
+    - C1, discriminators: left out: they are classifiers outside of the recipe; their probabilities are step columns.
     - C2, dynamics ratio: `SimulatorTrust`.
-    - C3, TD loss: `SimulatorTrust` and `TrustedValue`; the target is that of `SlowTargets`.
-    - C4, dynamics gap: `SimulatorTrust`, of the observed next state.
-    - C5, value penalty: `SimulatorTrust` makes its slope, `TrustedValue` adds slope times value.
-    - C6, policy and targets: an actor of tokens has no gradient through its action; `Policy` follows the critic's
-      advantages. `SyncModel` of the critic after each optimizer step.
+    - C3, TD loss: `SimulatorTrust` and `TrustedValue`; `SlowTargets` computes the target.
+    - C4, dynamics gap: `SimulatorTrust`, for the observed next state.
+    - C5, value penalty: `SimulatorTrust` computes its slope, `TrustedValue` adds slope times value.
+    - C6, policy and targets: an actor that samples tokens has no gradient through its action, so `Policy` uses the
+      critic's advantages. `SyncModel` moves the critic's slow copy after each optimizer step.
 
 Differs:
-    - Critics: two of actions, of which the smaller counts, in the code; one of states here.
-    - Gap: the mean over ten next states with noise in the code; tokens have no noise, so that it is of one here.
-    - End: a step after which a rollout was cut off has its reward as its target, as at a true end.
-    - Clip range: 0.2 of the policy's ratio; the actor of the paper has none.
+    - Critics: in the code, two critics of actions, of which the smaller value counts; here one critic of states.
+    - Gap: in the code, the mean over ten next states with noise; tokens have no noise, so here one next state is used.
+    - End: if a rollout was cut off, the target of its last step is the step's reward, as at a true end.
+    - Clip range: 0.2 for the policy's ratio; the paper's actor has none.
 
 Source: When to Trust Your Simulator: Dynamics-Aware Hybrid Offline-and-Online Reinforcement Learning
 (arXiv:2206.13464). Needs: rewards of steps; the step columns `real_probability` and `real_action_probability`, NaN on
-real steps; the critic, as step column `value`, and its slow copy `target`, as `target_value`.
+real steps; the critic's values in the step column `value`, and the values of its slow copy `target` in `target_value`.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SlowTargets(BatchComponent):
-    """Makes targets of steps by a slow copy of the critic: columns `return` and `advantage`.
+    """Compute the step columns `return` and `advantage` with a slow copy of the critic.
 
     return = reward + gamma * `target_value` of the next step, or the reward alone at the end; advantage = return -
-    `value`. A step without a reward was paid 0.
+    `value`. A step without a reward has reward 0.
 
     Args:
         gamma: discount from step to step, 0 to 1.
@@ -95,11 +95,11 @@ class SlowTargets(BatchComponent):
 
 @dataclass(frozen=True)
 class SimulatorTrust(BatchComponent):
-    """Makes what a critic learns from each step: `trust`, a weight of its error, and `slope`, of its value.
+    """Compute two columns for the critic's loss on steps: `trust` weights the error, `slope` multiplies the value.
 
-    The formulas are those of the file, times the number of steps: their mean over all steps is the sum of a mean over
-    real and one over simulated steps. If a probability is not known, the step is real. A batch without simulated steps
-    has no slopes.
+    The formulas of the recipe's page are multiplied by the number of steps: the mean over all steps is then the sum of
+    a mean over real steps and a mean over simulated ones. If a probability is unknown, the step is real. In a batch
+    without simulated steps all slopes are 0.
 
     Args:
         at_least: smallest ratio.
@@ -130,7 +130,7 @@ class SimulatorTrust(BatchComponent):
     gap_at_most: float = option(10.0, above=0)
 
     def check_options(self) -> None:
-        """Bounds are in order."""
+        """Check that the bounds are in order."""
         self.require(self.at_least <= self.at_most, "at_most", f"give a number of at least {self.at_least}")
 
     def __call__(self, batch: Batch) -> Batch:
@@ -159,15 +159,15 @@ def _log_odds(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class TrustedValue(WeightedLoss):
-    """Trains a critic of steps by what each step is trusted with.
+    """Train a critic of steps, with a weight and a slope for each step.
 
         L = sum of w [trust (V - R)^2 + slope V]
 
     V is the critic's value at the first trained token of a step, R the stream `return`.
 
     Args:
-        aggregate: as of every loss.
-        constant: as of every loss.
+        aggregate: how weights are normalised, see `WeightedLoss`.
+        constant: see `WeightedLoss`.
 
     Example:
         >>> from agentrl_core.recipes.h2o import TrustedValue
@@ -177,23 +177,23 @@ class TrustedValue(WeightedLoss):
 
     @property
     def of_steps(self) -> bool:
-        """Always."""
+        """Return True: each step has a single row."""
         return True
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, returns and what steps are trusted with."""
+        """Return the columns that the loss reads: weights, returns, trust and slopes."""
         return ("weight_kl", token("return"), token("trust"), token("slope"))
 
     def own_reads_outputs(self) -> Iterable[str]:
-        """The value."""
+        """Return the model output that the loss reads, `value`."""
         return ("value",)
 
     def own_foldable(self) -> bool:
-        """No: branches that share a token may have different returns."""
+        """Return False: branches that share a token may have different returns."""
         return False
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The errors and values, weighted, and metrics."""
+        """Return the squared errors and the slope terms, weighted and summed over rows, and metrics."""
         value = tokens.output("value")
         error = (value - tokens.stream("return")).square()
         cost = tokens.stream("trust") * error + tokens.stream("slope") * value

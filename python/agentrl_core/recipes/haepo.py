@@ -1,24 +1,24 @@
-"""HAEPO: the answers of a group compete for probability as whole histories (arXiv:2508.18884).
+"""HAEPO: make the answers of a group compete for probability, each as a whole history (arXiv:2508.18884).
 
-A softmax over the log-probs of the group's trajectories makes long-horizon credit one decision among few. The paper
-leaves open the level of its entropy and divergence; here both are of the softmax. The advantage is the standardised
-reward of the group.
+A softmax over the log-probs of a group's trajectories turns long-horizon credit assignment into one choice among few.
+The paper leaves open the level of its entropy and divergence; here both are of the softmax. The advantage is the
+standardised reward of the group.
 
 Equations:
     Read: the abstract and notes of others; the paper's text was not read.
 
     - N1, log-likelihood of a trajectory: `TrajectorySoftmax(score="sum")`.
     - N2, weights: `TrajectorySoftmax`, over a group.
-    - N3, objective: `TrajectorySoftmax`, the mean over groups of any size, of advantages of `GroupRelative`, std of
+    - N3, objective: `TrajectorySoftmax`, a mean over groups of any size, with advantages of `GroupRelative`, std of
       n - 1 and 1e-6 added to it.
     - N4, entropy: `TrajectorySoftmax(entropy_coefficient=0.01)`.
-    - N5, KL: `TrajectorySoftmax(drift_coefficient=0.01)`, from the policy before the batch.
-    - N6, gradient: that of `TrajectorySoftmax`.
+    - N5, KL: `TrajectorySoftmax(drift_coefficient=0.01)`, relative to the policy before the batch.
+    - N6, gradient: the gradient of `TrajectorySoftmax`.
 
 Differs:
-    - Softmax: over the episodes of a batch by the notes; over those of a group here, since log-probs of answers to
-      different tasks do not compare.
-    - Coefficients: not stated; 0.01 by the notes, as here.
+    - Softmax: over the episodes of a batch according to the notes; over the episodes of a group here, since log-probs
+      of answers to different tasks are not comparable.
+    - Coefficients: not stated in the abstract; 0.01 in the notes and here.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrajectorySoftmax(GroupLoss):
-    """Lets the answers of a group compete for probability.
+    """Make the answers of a group compete for probability.
 
-    Maximised is, with P the softmax over the group of coefficient * l,
+    With P the softmax over the group of coefficient * l, the loss maximises
 
         J = sum of P A + entropy_coefficient * H(P) - drift_coefficient * KL(P_old || P)
 
-    l is the log-prob of the whole answer (`sum`; a few hundred nats apart, so P is nearly one-hot), its mean over
-    tokens (`mean`), or the log-ratio to the old policy (`log_ratio`). P_old is the same of the old policy; for
-    `log_ratio` it is uniform. A single answer has no gradient.
+    l is the log-prob of the whole answer (`sum`; answers differ by a few hundred nats, so P is nearly one-hot), its
+    mean over tokens (`mean`), or the log-ratio to the old policy (`log_ratio`). P_old is the same softmax for the old
+    policy; for `log_ratio` it is uniform. An answer that is alone in its group has no gradient.
 
     Args:
-        aggregate: as of every loss.
-        constant: as of every loss.
-        score: `sum`, `mean` or `log_ratio`.
-        coefficient: of l, above 0.
-        entropy_coefficient: at least 0.
-        drift_coefficient: at least 0.
+        aggregate: how weights are normalised, see `WeightedLoss`.
+        constant: see `WeightedLoss`.
+        score: definition of l: `sum`, `mean` or `log_ratio`.
+        coefficient: factor of l, above 0.
+        entropy_coefficient: weight of the entropy of P, at least 0.
+        drift_coefficient: weight of the divergence from P_old, at least 0.
 
     Example:
         >>> import torch
@@ -77,11 +77,11 @@ class TrajectorySoftmax(GroupLoss):
 
     @property
     def equal_groups(self) -> bool:
-        """A group is what the paper calls a batch."""
+        """Return True: groups have equal weight, since a group here is a batch in the paper."""
         return True
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The expected advantage under the softmax of each group, with its entropy and drift, and metrics."""
+        """Return the loss (minus the weighted sum of J over groups) and metrics."""
         sequences, members = tokens.segments("sequence"), tokens.members("group")
         old = tokens.stream("old_logprob")
         new = tokens.logprob - old if self.score == "log_ratio" else tokens.logprob

@@ -1,32 +1,34 @@
-"""HAPO: temperature, clip range and advantage of a token follow its entropy (arXiv:2509.16591).
+"""HAPO: make temperature, clip range and advantage of a token depend on its entropy (arXiv:2509.16591).
 
-Tokens at which the policy hesitates explore, the others carry out. With h in [-1, 1] the normalised entropy of a token,
-uncertain tokens are sampled at T0 (1 + 0.05 h), may move further up, confident ones further down, and uncertain ones
-count more once they have moved. The temperature is the engine's (`engine.EntropyTemperature`), by the entropies of the
-last iteration; the first is sampled at T0.
+Uncertain tokens explore; confident tokens execute. With h in [-1, 1] the normalised entropy of a token, the
+temperature is T0 (1 + 0.05 h). The ratio of an uncertain token may move further up, the ratio of a confident one
+further down. Uncertain tokens get a larger advantage once their ratio has moved. The engine sets the temperature
+(`engine.EntropyTemperature`) by the entropies of the last iteration; the first iteration is sampled at T0.
 
 Equations:
     Read: the code with its recipe, and notes of others.
 
-    - C1, entropy score: left out: the code divides negative scores by the smallest itself, which makes them positive,
-      and its branches of low entropy never act; N1 is what they ask for.
+    - C1, entropy score: left out: the code divides negative scores by the smallest score itself. This makes them
+      positive, so the code's branches for low entropy never act; N1 is the score that they need.
     - N1, signed entropy score: `normalised_entropy`, over the tokens of an update.
     - C2, temperature: `SampledByEntropy(change=0.05)`, with the signed score.
     - C3, token-level group average: `GroupRelative(voter="token", ddof=0, fallback_above=5.0)`.
     - C4, adaptive clipping: `EntropyScaledClip`.
     - C5, differential advantage: `EntropyAdvantage`.
-    - C6, loss: `Policy`, one token mean, dual clip 10.
+    - C6, loss: `Policy`, one mean over all tokens, dual clip 10.
     - C7, settings of DAPO: `DynamicSampling` by the outcome, and `LengthPenalty` on the last 4096 of 10240 tokens; the
-      code's page advises to drop the penalty if answers become short quickly.
+      code's page advises to drop the penalty if answers quickly become short.
 
 Differs:
-    - Neutral range of the advantage: of the adapted clip ranges in the code; of 0.2 and 0.2 here.
-    - Clip range above and size of the change of the temperature: notes on the paper have 0.28 and 0.1; the code 0.2 and
-      0.05, as here.
-    - A group with an advantage of 5 or more: falls back to GRPO's in the code, as here; not in the notes' equation.
+    - Neutral range of the advantage: from the adapted clip ranges in the code; from 0.2 and 0.2 here.
+    - Clip range above and size of the change of the temperature: 0.28 and 0.1 in notes on the paper; 0.2 and 0.05 in
+      the code and here.
+    - A group with an advantage of 5 or more: falls back to GRPO's advantages in the code and here; the notes' equation
+      has no fallback.
 
-The policy is trained at T0, and ratios are to log-probs recomputed there, as in the public code. Needs:
-`recomputed_logprob`, by the trainer before the first update; an engine that has the rule and reports entropies.
+The policy is trained at T0, and ratios are relative to log-probs recomputed at T0, as in the public code. Needs: the
+column `recomputed_logprob`, which the trainer computes before the first update; an engine that supports
+`engine.EntropyTemperature` and reports entropies.
 """
 
 from __future__ import annotations
@@ -50,14 +52,14 @@ if TYPE_CHECKING:
 
 
 _LEAST = 1e-8
-"""The least entropy that has a logarithm here."""
+"""The smallest entropy whose logarithm is taken; smaller entropies are raised to it."""
 
 
 @dataclass(frozen=True)
 class EntropyScaledClip(OverRows, ClipRange):
-    """Lets uncertain tokens move further up and confident ones further down.
+    """Let the ratio of uncertain tokens move further up, and of confident tokens further down.
 
-    With h of `normalised_entropy`: [1 - low (1 + max(-h, 0)), 1 + high (1 + max(h, 0))].
+    With h of `normalised_entropy`, the range is [1 - low (1 + max(-h, 0)), 1 + high (1 + max(h, 0))].
 
     Args:
         clip: the widths low and high, and the dual bound.
@@ -80,11 +82,11 @@ class EntropyScaledClip(OverRows, ClipRange):
     scope: Literal["sequence", "all"] = "all"
 
     def check_options(self) -> None:
-        """The widths are plain."""
+        """Require a clip range that is centred at one."""
         self.require(self.clip.center == "one", "clip", "its centre is one here")
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:  # noqa: ARG002 - other ranges read it
-        """Ranges that reach further up for uncertain tokens and further down for confident ones."""
+        """Return ranges that reach further up for uncertain tokens and further down for confident ones."""
         height = normalised_entropy(tokens, self.quantile, self.scope)
         wider_low, wider_high = 1.0 + (-height).clamp(min=0.0), 1.0 + height.clamp(min=0.0)
         lower = (1.0 - self.clip.low * wider_low).clamp(min=0.0)
@@ -93,15 +95,15 @@ class EntropyScaledClip(OverRows, ClipRange):
 
 @dataclass(frozen=True)
 class EntropyAdvantage(OverRows, Mask):
-    """Lets uncertain tokens count more once they have moved, and confident ones less before.
+    """Scale up uncertain tokens whose ratio has moved, and scale down confident tokens whose ratio has not.
 
-    With h of `normalised_entropy`, the factor is 1 + coefficient h for h > 0 if r is outside
-    (1 - low / 2, 1 + high / 2), and for h <= 0 if r is inside; 1 elsewhere.
+    With h of `normalised_entropy`, the factor is 1 + coefficient h in two cases: if h > 0 and r is outside
+    (1 - low / 2, 1 + high / 2), or if h <= 0 and r is inside. Otherwise it is 1.
 
     Args:
-        coefficient: above 0, at most 1.
-        low: above 0.
-        high: above 0.
+        coefficient: strength of the scaling, above 0, at most 1.
+        low: twice the distance from 1 to the lower end of the range, above 0.
+        high: twice the distance from 1 to the upper end of the range, above 0.
         quantile: see `normalised_entropy`.
         scope: see `normalised_entropy`.
 
@@ -122,7 +124,7 @@ class EntropyAdvantage(OverRows, Mask):
     scope: Literal["sequence", "all"] = "all"
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """A factor for each token by its entropy and by the side on which its ratio is."""
+        """Return a factor for each token, from its entropy and from whether its ratio is in the range."""
         ratio = log_ratio.detach().exp()
         height = normalised_entropy(tokens, self.quantile, self.scope)
         outside = (ratio <= 1.0 - self.low / 2.0) | (ratio >= 1.0 + self.high / 2.0)
@@ -131,36 +133,36 @@ class EntropyAdvantage(OverRows, Mask):
 
 
 def normalised_entropy(tokens: Tokens, quantile: float, scope: Literal["sequence", "all"]) -> Tensor:
-    """HAPO's entropy score of each token, in [-1, 1], without gradient.
+    """Return HAPO's entropy score of each token, in [-1, 1], without gradient.
 
-    e = log max(H, 1e-8); h = e - quantile(e), divided by its root mean square; then positive values are divided by
-    the largest and negative ones by the size of the smallest.
+    e = log max(H, 1e-8); h = e - quantile(e), divided by its root mean square. Then positive values are divided by the
+    largest one, and negative values by the absolute value of the smallest one.
 
     Args:
         tokens: the rows.
-        quantile: the nearest value to this quantile is the zero of the score.
-        scope: the statistics are of each `sequence` or of `all` rows.
+        quantile: the value nearest to this quantile of e has score 0.
+        scope: compute the statistics over each `sequence` or over `all` rows.
     """
     segments = tokens.segments(scope)
     log_entropy = tokens.entropy.detach().clamp(min=_LEAST).log()
     height = log_entropy - segments.spread(segments.quantile(log_entropy, quantile, nearest=True))
     largest, smallest = (segments.spread(segments.maximum(sign * height)) for sign in (1.0, -1.0))
-    # Dividing by the root mean square first would change neither sign nor quotient.
+    # Dividing by the root mean square first would change neither the sign nor the quotient.
     above, below = (height / size.clamp(min=_LEAST) for size in (largest, smallest))
     return torch.where(tokens.trained, torch.where(height > 0, above, below), 0.0)
 
 
 @dataclass(frozen=True)
 class SampledByEntropy(TextMemory):
-    """Independent rollouts whose temperature follows the entropy of each token, by what the last iteration was like.
+    """Sample independent rollouts with a temperature that follows each token's entropy, relative to the last iteration.
 
-    With e = log max(H, 1e-8) of the trained tokens that were sampled: `zero` is the nearest value to their quantile,
-    `above` and `below` how far the largest and the smallest are from it (`engine.EntropyTemperature`). An iteration
-    whose entropies are not known leaves them as they are.
+    With e = log max(H, 1e-8) of an iteration's sampled, trained tokens: `zero` is the value nearest to the quantile of
+    e; `above` and `below` are the distances from it to the largest and the smallest e (`engine.EntropyTemperature`). An
+    iteration without recorded entropies leaves the three numbers unchanged.
 
     Args:
-        change: the share of the temperature by which it moves at most.
-        quantile: of the log-entropies, whose tokens are sampled at the temperature itself.
+        change: largest change of the temperature, as a share of it.
+        quantile: quantile of the log-entropies at which the temperature does not change.
 
     Raises:
         RecipeError: an option is out of range.
@@ -175,11 +177,11 @@ class SampledByEntropy(TextMemory):
     quantile: float = option(0.8, above=0, below=1)
 
     def initial_state(self) -> State:
-        """Nothing is known, and the temperature is the same everywhere."""
+        """Return an empty state: in the first iteration all tokens have the same temperature."""
         return {}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """How unsure the policy was in the iteration that is closed."""
+        """Return the state with the statistics of the closed iteration's log-entropies."""
         rows = Rows(closed.batch, "token")
         entropies = rows.values("entropy")[rows.valid]
         entropies = entropies[np.isfinite(entropies)]
@@ -190,7 +192,7 @@ class SampledByEntropy(TextMemory):
         return {"zero": zero, "above": float(heights.max()) - zero, "below": zero - float(heights.min())}
 
     async def group(self, group: Group) -> None:
-        """All of them side by side."""
+        """Run all members concurrently, with the temperature rule of the last iteration."""
         known = self.recall(group)
         rule = EntropyTemperature(**known, change=self.change) if known else None
         await group.run(group.start_many(group.size, sampling=group.sampling(by_entropy=rule)))

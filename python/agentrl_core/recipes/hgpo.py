@@ -1,9 +1,10 @@
-"""HGPO: steps are compared with those that share more and more of their history (arXiv:2602.22817).
+"""HGPO: compare steps that share their last states, at several depths of history (arXiv:2602.22817).
 
-GiGPO compares the steps of a group that were taken from the same state. Two steps that met the same state on different
-ways are not the same, so HGPO compares at several depths of history, and trusts the deeper ones more. The paper's K = 2
-are three levels here: the state alone, and with one and two states before it. The advantage of the whole trajectory, an
-option of the public code, is another link: `GroupRelative(level="step", singleton="raw", add=True)`.
+GiGPO compares the steps of a group that were taken from the same state. Two steps that reached this state by different
+paths are not equivalent. So HGPO compares at several depths of history, and gives deeper ones more weight. The paper's
+K = 2 is three levels here: the state alone, and with one and two states before it. The advantage of the whole
+trajectory, an option of the public code, is an additional link: `GroupRelative(level="step", singleton="raw",
+add=True)`.
 
 Equations:
     Read: the abstract, notes on the paper, and a copy of the authors' code; the paper's text was not read.
@@ -11,15 +12,15 @@ Equations:
     - 3, context: `operators.keys.history`.
     - 4, group of level k: `HistoryRelative`; a step with fewer states before it has no group of that level.
     - 6, advantage of level k: `HistoryRelative(normalisation=Normalisation(ddof=0))`, after `Discounted(gamma=0.95)`.
-    - 7, aggregate: `HistoryRelative(absent="zero")`, weights 1, 2, 3; levels of advantage 0 are skipped.
+    - 7, aggregate: `HistoryRelative(absent="zero")`, weights 1, 2, 3; levels with advantage 0 are skipped.
     - C1, aggregate of the code: an option, `HistoryRelative(absent="zero", state_weight=2.0)`, weights 2, 3, 4.
     - 8, objective: `Policy(kl=KL(0.01))`.
 
 Differs:
-    - Optimizer steps a batch: mini-batches of 256 steps in the source, so that their number depends on how long the
-      episodes are; 1 here. `HGPO.replace(minibatches=8)` makes 8.
+    - Optimizer steps a batch: the source uses mini-batches of 256 steps, so their number depends on the lengths of the
+      episodes; 1 here. `HGPO.replace(minibatches=8)` makes 8.
 
-Needs: the model reference.
+Needs: the model `reference`.
 """
 
 from __future__ import annotations
@@ -41,23 +42,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HistoryRelative(BatchComponent):
-    """How much better a step did than those that met the same states before it, at several depths of history.
+    """Compare each step with steps that met the same states before it, at several depths of history.
 
         advantage = sum_k w_k A^(k) / sum_k w_k,  w_k = (k - 1 + state_weight)^level_power
 
-    A^(k) compares the step with those that have the same `anchor` keys and whose draw saw the same last k states, the
-    one acted on included; the sum is over the levels at which the step has company. Steps of draws without a score
-    neither vote nor get a value.
+    A^(k) compares the step with steps that have the same `anchor` keys and whose draws saw the same last k states,
+    including the state acted on. The sum skips levels at which the step has no other step to compare with. Steps of
+    draws without a score neither vote nor get a value.
 
     Args:
-        column: what is compared: the step's return, which `Discounted` makes.
-        anchor: comma-joined key columns of steps that are compared; without `group_id`, steps of different tasks are.
-        levels: how many of the last states may have to agree, at least 1.
-        level_power: how much more a level counts that agrees in more states.
+        column: step column to compare: by default the step's return, which `Discounted` computes.
+        anchor: comma-joined key columns, equal for compared steps; without `group_id`, different tasks are compared.
+        levels: largest number of last states that have to agree, at least 1.
+        level_power: exponent of the weights; larger values give more weight to levels with more equal states.
         state_weight: weight of the state alone before the power, above 0; 2 in the public code.
-        absent: at which levels a step has no company: where it is alone (`mask`), or where its advantage is 0 (`zero`,
-            as notes and public code).
-        normalisation: how values are compared.
+        absent: skipped levels of a step: those at which it is alone (`mask`), or at which its advantage is 0 (`zero`,
+            as in the notes and the public code).
+        normalisation: how the values of a group are compared.
 
     Raises:
         RecipeError: an option is out of range.
@@ -84,7 +85,7 @@ class HistoryRelative(BatchComponent):
         rows = Rows(batch, "step")
         values, anchors = rows.values(self.column), rows.keys(self.anchor)
         total, weight = np.zeros(len(rows)), np.zeros(len(rows))
-        # The anchor holds the group already, so histories need no group of their own.
+        # The anchor keys already include the group, so all rows get the same group id here.
         histories = history(anchors, rows.draws, np.zeros(len(rows), np.uint32), self.levels)
         for level, (same, known) in enumerate(histories, start=1):
             part = self.normalisation.compare(values, same, valid=rows.valid & known)

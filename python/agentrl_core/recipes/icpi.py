@@ -1,17 +1,19 @@
-"""ICPI: policy iteration in a prompt: actions are tried in words, and the best one is taken (arXiv:2210.03821).
+"""ICPI: policy iteration in a prompt: imagine what each action leads to, and take the best one (arXiv:2210.03821).
 
-No weight changes. Before each turn a model imagines what each of the actions leads to. As the world (agent `world`) it
-predicts whether the episode ends, then the reward, then the next observation: three prompts, each with transitions of
-the past with the same action, for the reward and the observation also with the same end; as many with the end as
-without, and as many of each reward. As the policy (agent `rollout`) it is shown pieces of the last 8 episodes, and
-predicts the next action. With these predictions,
+The weights do not change. Before each turn a model imagines the results of each action. As the world (agent `world`) it
+predicts with three prompts whether the episode ends, then the reward, then the next observation. Each prompt shows past
+transitions with the same action; the prompts for reward and observation show only transitions with the predicted end or
+non-end. The prompt for the end has as many transitions that end as others, and the prompt for the reward as many of
+each reward. As the policy (agent `rollout`), the model is shown pieces of the last 8 episodes and predicts the next
+action. With these predictions,
 
     Q(s, a) = sum_u gamma^u r_u,   and the turn is argmax_a Q, ties by chance.
 
-Real transitions are stored when the iteration is closed. The newest episodes make the imagined policy follow the
-greedy one, which is policy iteration. Until every action was taken, and with probability 1 - 1 / (1 + exp(2 (3 - n)))
-of n episodes shown, the turn is an action by chance. An answer that cannot be read is sampled again; after three the
-imagined episode ends, and an action is taken by chance.
+Real transitions are stored when the iteration is closed. The newest episodes make the imagined policy follow the greedy
+one, which is policy iteration. Until every action was taken, each turn is a random action; later a turn is random with
+probability 1 - 1 / (1 + exp(2 (3 - n))), n the number of shown episodes. An answer that cannot be read is sampled
+again. After three such answers of the world the imagined episode ends; after three of the policy a random action is
+taken.
 
 Equations:
     Read: the public code, a chapter of an author's thesis with the paper's method and its two algorithms, and notes;
@@ -19,24 +21,24 @@ Equations:
 
     - C1, value: `Imagine.value`.
     - C2, greedy action: `Imagine.branch`.
-    - C3, prompts: `Imagine.balanced`; of the observation, as in the chapter, without classes.
+    - C3, prompts: `Imagine.balanced`; without classes for the observation, as in the chapter.
     - C4, model or chance: `Imagine.chance_of_model`, per turn.
     - C5, window: `Imagine.window`, `successes=8`; every episode counts, as in the chapter and with `sil` off.
     - P2, prompts of the world: `Imagine.value`.
-    - P1, pieces of trajectories: `Imagine.piece`, of random begin and end.
+    - P1, pieces of trajectories: `Imagine.piece`, with random begin and end.
 
 Differs:
-    - Turns by chance: of the code; the chapter's algorithm always takes the best action.
-    - Examples: of each class the newest five at most, in turn, those of a rare class repeated; the chapter has random
-      ones, shuffled, up to the limit of the context.
+    - Turns by chance: as in the code; the chapter's algorithm always takes the best action.
+    - Examples: at most the newest five of each class, in alternation, with examples of a rare class repeated; the
+      chapter has random ones, shuffled, up to the limit of the context.
     - Depth: one for each environment in the code, none in the chapter, 8 here.
-    - Temperature: 0.1 in the code; here that of the agents' engines.
+    - Temperature: 0.1 in the code; here the temperature of the agents' engines.
 
-Needs: `Imagine(actions=...)`, the actions of the environment. With others, such as the yes and no that stand there in
-`agentrl train`, all members are paid alike.
+Needs: `Imagine(actions=...)`, the actions of the environment. With other actions, such as the default yes and no in
+`agentrl train`, all members get the same reward.
 
-There is nothing to update: collect, and call `Collector.end_iteration(batch, {})`. Whoever trains as
-well has GRPO on the actions that were taken, with recomputed log-probs, as nobody sampled them.
+There is nothing to update: collect, and call `Collector.end_iteration(batch, {})`. If you train as well, the loss is
+GRPO on the actions that were taken, with recomputed log-probs, because no model sampled these actions.
 """
 
 from __future__ import annotations
@@ -58,11 +60,11 @@ _ANSWERS = {
     "reward": re.compile(r"\s*([-+]?\d+(?:\.\d+)?)\s*(?:$|;)"),
     "next": re.compile(r"\s*(\S.*)"),
 }
-"""How an answer of the world begins, by what it predicts."""
+"""Pattern that an answer of the world must start with, for each prediction."""
 
 
 class _Transition(NamedTuple):
-    """Outcome of an action."""
+    """Action of an episode, with the observations before and after it, its reward, and whether it ended the episode."""
 
     before: str
     action: str
@@ -78,18 +80,18 @@ class _Transition(NamedTuple):
 
 @dataclass(frozen=True)
 class Imagine(TextMemory):
-    """Turns that are the best of what a model imagines, from what was seen before.
+    """Take the turns that a model imagines to be best, from past transitions in its prompts.
 
     Args:
-        actions: all there are.
+        actions: all actions of the environment.
         gamma: discount of imagined and of real rewards, 0 to 1.
-        horizon: steps of an imagined episode, at most.
-        successes: the newest episodes, of those that count, which the imagined policy is shown.
-        success_above: the return above which an episode counts; None: every one.
-        least: the number of episodes at which a turn is imagined with probability 1/2.
-        examples: transitions of each class that the imagined world is shown, at most.
-        tries: of an answer that cannot be read.
-        capacity: episodes that are remembered.
+        horizon: largest number of steps of an imagined episode.
+        successes: largest number of episodes shown to the imagined policy, the newest that count.
+        success_above: an episode counts if its return is above this number; None: every episode counts.
+        least: number of shown episodes at which a turn is imagined with probability 1/2.
+        examples: largest number of transitions of each class that are shown to the imagined world.
+        tries: how often an answer is sampled until it can be read, at most.
+        capacity: number of episodes kept in memory.
 
     Raises:
         RecipeError: an option is out of range.
@@ -111,20 +113,20 @@ class Imagine(TextMemory):
     capacity: int = option(1000, at_least=1)
 
     def initial_state(self) -> State:
-        """Nothing was seen."""
+        """Return a memory without episodes."""
         return {"episodes": []}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """The episodes of the iteration are remembered."""
+        """Return the memory with the episodes of the iteration added."""
         return {"episodes": [*state["episodes"], *read_notes(closed.finished, "episode")][-self.capacity :]}
 
     async def group(self, group: Group) -> None:
-        """Members one after the other: each imagines with what is remembered as of the iteration's begin."""
+        """Run the members one after the other, all with the memory as of the start of the iteration."""
         for branch in group.start_many(group.size):
             await self.branch(branch)
 
     async def branch(self, branch: Branch) -> None:
-        """An episode of greedy turns."""
+        """Run an episode of greedy turns, and note its transitions."""
         group = cast("Group", branch.group)
         known = [[_Transition(*step) for step in episode] for episode in self.recall(group)["episodes"]]
         taken = {step.action for episode in known for step in episode}
@@ -145,7 +147,7 @@ class Imagine(TextMemory):
         self.note(group, "episode", [list(each) for each in seen], branch)
 
     def chance_of_model(self, shown: int) -> float:
-        """Return the probability of an imagined turn, with so many episodes to show."""
+        """Return the probability of an imagined turn, for the number of episodes that are shown."""
         return 1.0 / (1.0 + math.exp(2.0 * (self.least - shown)))
 
     def discounted(self, rewards: Sequence[float]) -> float:
@@ -160,12 +162,12 @@ class Imagine(TextMemory):
 
     @staticmethod
     def piece(episode: Sequence[_Transition], begin: float, end: float) -> Sequence[_Transition]:
-        """Return a piece of an episode, of at least one step, by two numbers from 0 to 1."""
+        """Return a piece of an episode, at least one step long, from two numbers between 0 and 1."""
         first = int(begin * len(episode))
         return episode[first : first + 1 + int(end * (len(episode) - first))]
 
     async def value(self, branch: Branch, known: Sequence[Sequence[_Transition]], state: str, action: str) -> float:
-        """Q of an action, imagined."""
+        """Return the Q value of an action, from imagined steps."""
         key = (branch.name, len(branch.turns), action)
         rewards: list[float] = []
         for imagined in range(self.horizon):
@@ -193,7 +195,7 @@ class Imagine(TextMemory):
     async def _followed(
         self, branch: Branch, known: Sequence[Sequence[_Transition]], state: str, key: tuple[Any, ...]
     ) -> str:
-        """The action of the imagined policy."""
+        """Return the next action of the imagined policy."""
         group = cast("Group", branch.group)
         pieces = [
             self.piece(episode, group.uniform("begin", *key, place), group.uniform("end", *key, place))
@@ -220,9 +222,9 @@ class Imagine(TextMemory):
         return None
 
     def balanced(self, seen: Sequence[_Transition], by: Callable[[_Transition], object]) -> list[_Transition]:
-        """Return transitions, as many of each class, class after class in turn.
+        """Return the same number of transitions from each class, alternating between the classes.
 
-        Those of a rare class are repeated until there are as many as of the most frequent one.
+        Transitions of a rare class are repeated until it has as many as the most frequent one.
         """
         classes: dict[object, list[_Transition]] = {}
         for each in seen:

@@ -1,26 +1,28 @@
-"""ICPO: one member of each group is shown a demonstration, and is trained as if it had not been (arXiv:2510.26519).
+"""ICPO: show one member of each group a demonstration, and train it on the plain prompt (arXiv:2510.26519).
 
-Seven members are asked the task, the eighth with how another task was solved in front of it; its answer is then put
-after the task alone. It stays only if its reward is at least 1 (`at_least=None`: always, as in the public code). A
-success with a demonstration is paid 1 + max(0, 1 - t / 400). Its tokens have the factor p / (p + 0.01) in the place of
-a ratio (0.1 in the public code), the others PPO's clip with a dual clip of 3; KL 0.001. Demonstrations are what the run
-itself solved so far, without their questions: until there is one, the eighth member is like the others.
+Seven members get the task as prompt. The eighth also gets a solution of another task before it; for training, its
+answer is placed after the task alone. It is kept only if its reward is at least 1 (`at_least=None`: always, as in the
+public code). In iteration t, a success with a demonstration has reward 1 + max(0, 1 - t / 400). Tokens of the eighth
+member have the factor p / (p + 0.01) instead of a ratio (0.1 in the public code); all other tokens have PPO's clip with
+a dual clip of 3. The KL coefficient is 0.001. Demonstrations are solutions from earlier in the same run, without their
+questions. Before the first solution, the eighth member has no demonstration.
 
 Equations:
     Read: the public code, and notes by others on the paper. The paper's text was not read.
 
-    - C1, rollouts: `Shown`, with `RolloutSpec(train_without_hint=True)`; log-probs are recomputed after the task alone.
+    - C1, rollouts: `Shown`, with `RolloutSpec(train_without_hint=True)`; log-probs are recomputed after the task
+      alone.
     - C2, annealed reward: `CombineReward(column="shown", only="success")`.
-    - C3, advantage: `GroupRelative`; a group of one is 0 here, and its reward in the code (`singleton="raw"`).
+    - C3, advantage: `GroupRelative`; for a group of one it is 0 here, and the reward in the code (`singleton="raw"`).
     - C4, loss of steered rollouts: `Expert`.
-    - C5, loss of other rollouts: `Policy`, dual clip 3, one token mean with those of C4.
+    - C5, loss of other rollouts: `Policy`, dual clip 3, one mean over the tokens of C4 and C5.
     - N1, expert region reject sampling: `Shown(at_least=1.0)`.
 
 Differs:
     - Shaping: 0.1 in the code; 0.01 in the paper, by the notes, and here.
     - Failed steered rollouts: kept in the code; dropped here, as in the paper.
-    - Place of a good one: by a note on the first version that of a random other rollout of eight; seven and one in the
-      code, in a note on the later version, and here.
+    - Place of a good one: by a note on the first version it replaces a random other rollout of eight; the code, a
+      note on the later version and this recipe have seven rollouts and one with a demonstration.
     - Demonstrations: from a data set of solutions in the code; from the run here.
 """
 
@@ -41,13 +43,13 @@ from agentrl_core.weight import ExpertMask
 
 @dataclass(frozen=True)
 class Shown(Rounds):
-    """One member of a group sees a demonstration, and stays only if it is good.
+    """Show one member of a group a demonstration, and drop that member if its score is too low.
 
-    The draw column `shown` is 1 for it.
+    The draw column `shown` is 1 for this member.
 
     Args:
-        members: those with and without a demonstration.
-        at_least: the smallest value of `column` with which one with a demonstration stays; None: any.
+        members: members without and with a demonstration.
+        at_least: smallest value of `column` with which a member with a demonstration is kept; None: any value.
 
     Raises:
         RecipeError: an option is out of range.
@@ -62,7 +64,7 @@ class Shown(Rounds):
     at_least: float | None = option(1.0)
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
-        """Both kinds; of those that were shown something, what is good enough."""
+        """Return all members for the first round; then drop members with a demonstration and a low score."""
         if not rounds:
             return self.members
         shown = [row for row, branch in enumerate(rounds[0].branches) if branch.record.facts.get("shown")]

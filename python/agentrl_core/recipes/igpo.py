@@ -1,33 +1,33 @@
-"""IGPO: a turn is paid for how much likelier it made the right answer (arXiv:2510.14967).
+"""IGPO: reward a turn for the increase in the probability of the right answer (arXiv:2510.14967).
 
-    g_k = P_k - P_{k-1},   P_k = exp(mean log p of the right answer's tokens, asked after turn k)
-    A_k = sum over k' >= k of what turn k' has: its normalised gain, and the last one the normalised outcome
+    g_k = P_k - P_{k-1},   P_k = exp(mean log p of the right answer's tokens, probed after turn k)
+    A_k = sum over k' >= k of the normalised reward of turn k': its gain, or the outcome for the last turn
     normalised: (x - mean) / sqrt(variance + 1e-8) over all turns of the group, gains and outcomes together
 
-The last turn answers: it has the outcome and no gain. Two scripts are public: the newer takes the difference of
-log-probs, `InformationGain("log_probability")`, and compares gains and outcomes each with its own kind, by
+The last turn gives the answer: it has the outcome and no gain. Two scripts are public. The newer one uses the
+difference of log-probs, `InformationGain("log_probability")`, and normalises gains and outcomes separately, by
 
     GroupRelative(column="gain", level="step", ddof=0, eps=0.0, variance_eps=1e-8),
     GroupRelative(level="step", rows="last", add=True, ddof=0, eps=0.0, variance_eps=1e-8),
 
 in place of the first link; both leave gains of exactly 0 out of the statistics.
 
-Needs: `answer_logprob` after every step and before the first, from `arl.annotate` with a probe; the model reference.
+Needs: `answer_logprob` after every step and before the first, from `arl.annotate` with a probe; the reference model.
 
 Equations:
     Read: the older public code and the abstract; notes for the newer code and on the paper's equations 5 to 7.
 
-    - C1, probability of the truth: `InformationGain`, of the probe's mean log-prob.
+    - C1, probability of the truth: `InformationGain`, from the probe's mean log-prob.
     - C2, turn reward: `InformationGain`; the last turn has the outcome.
     - C3, return: left out: the older code cuts the return at tool results; here it flows over all turns.
-    - C4, advantage of the older code: left out: N1 is the newer one; it is by position in the sequence,
-      without a std, and has the same policy loss, `Policy` with a clip range of 0.2.
+    - C4, advantage of the older code: left out: N1 is the newer one; the older one is computed by position in the
+      sequence, without a std, and has the same policy loss, `Policy` with a clip range of 0.2.
     - N1, advantage of the newer code: an option, two `GroupRelative`, one for each kind of reward, and `Discounted`.
-    - N2, advantage of the paper: `GroupRelative` of all turns of the group, and `Discounted`.
+    - N2, advantage of the paper: `GroupRelative` over all turns of the group, and `Discounted`.
 
 Differs:
     - Gains of exactly 0: left out of the statistics in the newer code; they count here, as in the paper.
-    - Group size: 16 in the code; here it is that of `collect`.
+    - Group size: 16 in the code; set by `collect` here.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InformationGain(BatchComponent):
-    """Pays a step for what it added to the likelihood of the right answer: gain = P_k - P_{k-1}, P = exp(l) or l.
+    """Reward a step for raising the likelihood of the right answer: gain = P_k - P_{k-1}, P = exp(l) or l.
 
-    l is the mean log-probability of the right answer's tokens when it is probed: the step column `answer_logprob` after
-    each step, the draw column `answer_logprob_before` before the first. The last step ends with the answer that the
-    outcome pays, so it has no gain (NaN), and neither has a draw that was not probed after every step. The
-    `turn_reward` of a step is its gain, and that of the last step the draw's score. Source: IGPO, arXiv:2510.14967.
+    l is the mean log-probability of the right answer's tokens when the policy is probed: the step column
+    `answer_logprob` after each step, the draw column `answer_logprob_before` before the first. The last step ends
+    with the answer, which the outcome rewards, so it has no gain (NaN). A draw that was not probed after every step
+    has no gains either. The `turn_reward` of a step is its gain; for the last step it is the draw's score. Source:
+    IGPO, arXiv:2510.14967.
 
     Args:
         kind: P is a `probability`, or a `log_probability` (the newer public script).

@@ -1,25 +1,25 @@
-"""Cloning that keeps a divergence from the reference, as a start that leaves room for preferences (SFT as DPO's kin).
+"""Implicit reward (SFT as a relative of DPO): clone with a divergence from the reference, then train on preferences.
 
     L = - mean over demonstrations of f'(u),   u = p / p_ref of the whole demonstration
-    gradient: - w grad log p,   w = u f''(u) within at most 10, log u within +-5
+    gradient: - w grad log p,   w = u f''(u), at most 10, with log u within +-5
 
-Cloning learns an implicit reward beta f'(u), of which plain likelihood drops the divergence. f' is 2 (u - 1) for
-Pearson's chi squared (here), 1 - u^(-1/2) for Hellinger's distance and log u + 1 for the reverse KL, whose gradient is
-that of plain likelihood. It is the stage `warm_start`; the preferences of `dpo` follow, whose reference is the policy
-that the warm start gave: copy it into the model `reference` between the stages. The paper's objectives were not read:
-the form is a reconstruction.
+Cloning learns an implicit reward beta f'(u); plain likelihood drops the divergence. f' is 2 (u - 1) for Pearson's chi
+squared (here), 1 - u^(-1/2) for Hellinger's distance and log u + 1 for the reverse KL, which has the gradient of plain
+likelihood. Keeping the divergence leaves room for preferences. The loss is the stage `warm_start`. The preferences of
+`dpo` follow, with the policy after the warm start as reference: copy it into the model `reference` between the stages.
+The paper's objectives were not read: the form is a reconstruction.
 
 Equations:
     Read: the abstract, and notes of others.
 
-    - S1, implicit reward: `Preference(beta=0.1)`, of which it is a log-ratio of each answer.
+    - S1, implicit reward: `Preference(beta=0.1)`, in which it is the log-ratio of each answer.
     - S2, reward for an f-divergence: `ImplicitReward`; beta scales the loss, and is left to the optimizer.
     - S3, alternative loss: `ImplicitReward`.
     - S4, weight of the gradient: `ImplicitReward(at_most=10.0)`.
     - S5, DPO after the warm start: `Preference(beta=0.1)`.
 
 Differs:
-    - Learning rate: lower than usual in the paper, by a factor that is not stated; the user's optimizer has it here.
+    - Learning rate: lower than usual in the paper, by a factor that is not stated; here set in the user's optimizer.
     - beta: not stated; 0.1 here.
 
 Source: Implicit Reward as the Bridge: A Unified View of SFT and DPO Connections (arXiv:2507.00018). Needs:
@@ -43,19 +43,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ImplicitReward(WeightedLoss):
-    """Raises the implicit reward of demonstrations: -f'(u), u the ratio to the reference of a whole demonstration.
+    """Raise the implicit reward f'(u) of demonstrations, with u = p / p_ref of a whole demonstration.
 
-    `kind`: `pearson`: f'(u) = 2 (u - 1); `hellinger`: 1 - u^(-1/2); `reverse_kl`: log u + 1. The gradient is that of
-    log u times u f''(u), which is bounded. A demonstration counts as the weights of its tokens add up.
+    f' by `kind`: `pearson`: f'(u) = 2 (u - 1); `hellinger`: 1 - u^(-1/2); `reverse_kl`: log u + 1. The loss is -f'(u).
+    Its gradient is the negative gradient of log u times u f''(u), and this factor is bounded. The weight of a
+    demonstration is the sum of the weights of its tokens.
 
     Args:
-        aggregate: as of every loss; `sequence_mean` gives the mean over demonstrations.
-        constant: as of every loss.
+        aggregate: see `WeightedLoss`; `sequence_mean` gives the mean over demonstrations.
+        constant: see `WeightedLoss`.
         kind: the divergence, see above.
-        at_most: the largest weight of a gradient.
-        log_at_most: largest size of log u in a weight.
+        at_most: the largest factor u f''(u) of a gradient.
+        log_at_most: largest absolute value of log u in this factor.
 
-    Metrics: `log_ratio` (log u) and `slope` (the weight), of every row its demonstration's.
+    Metrics: `log_ratio` (log u) and `slope` (the factor); every row has the value of its demonstration.
 
     Example:
         >>> from agentrl_core.recipes.implicit_reward import ImplicitReward
@@ -68,19 +69,19 @@ class ImplicitReward(WeightedLoss):
     log_at_most: float = option(5.0, above=0)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, the reference's log-probs, and which trajectory a token is of."""
+        """Return the columns to read: weights, the reference's log-probs, and the trajectory of each token."""
         return ("weight_kl", token("reference_logprob", model="reference"), "sequence")
 
     def own_unit(self) -> Unit:
-        """The trajectory, over whose tokens log u is a sum."""
+        """Return `trajectory`: log u is a sum over the tokens of one trajectory."""
         return "trajectory"
 
     def own_foldable(self) -> bool:
-        """No: it sums over the tokens of each branch."""
+        """Return False: the loss needs the sum over all tokens of each branch."""
         return False
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The negative reward of the demonstrations, and metrics."""
+        """Return the negative reward of the demonstrations, and metrics."""
         sequences = tokens.segments("sequence")
         away = sequences.sum(tokens.logprob - tokens.stream("reference_logprob"))
         known = away.detach()
@@ -91,13 +92,13 @@ class ImplicitReward(WeightedLoss):
         return loss, metric_sums(tokens, log_ratio=sequences.spread(known), slope=sequences.spread(slope))
 
     def _reward(self, away: Tensor) -> Tensor:
-        """Return f'(u) at a log-ratio."""
+        """Return f'(u), with the log-ratio log u given."""
         if self.kind == "pearson":
             return 2.0 * away.expm1()
         return -(-away / 2.0).expm1() if self.kind == "hellinger" else away + 1.0
 
     def _slope(self, away: Tensor) -> Tensor:
-        """Return u f''(u) at a log-ratio."""
+        """Return u f''(u), with the log-ratio log u given."""
         if self.kind == "pearson":
             return 2.0 * away.exp()
         return (-away / 2.0).exp() / 2.0 if self.kind == "hellinger" else away.new_ones(len(away))

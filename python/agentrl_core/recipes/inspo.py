@@ -1,13 +1,13 @@
-"""INSPO: a population of instructions that is learned beside the policy, by trial and by reflection.
+"""INSPO: improve a population of instructions together with the policy, by trials and by reflection.
 
-Each group is asked its task under one instruction, drawn by p_j = softmax(w_j / 0.1) of those that are alive; w_j <-
-0.9 w_j + 0.1 mean reward of its groups. Every 20 iterations the worse half of those with at least 32 rollouts goes,
-down to two (`select.PromptBandit`). Before that an agent (`proposer`) reads failures under the best instruction and
-writes two candidates for each that may go; the policy tries each candidate in four rollouts of the first group's task,
-which are not trained. The candidates of the largest mean rewards take the empty places, with the weight of the best
-instruction. Advantages are GRPO's within the group; instructions are context, never trained. Numbers are chosen here:
-the paper's are not public. Source: INSPO (agentic policy optimisation by instruction-policy co-evolution),
-arXiv:2512.01945.
+Each group uses one instruction, drawn with p_j = softmax(w_j / 0.1) over the active instructions. After an iteration,
+w_j <- 0.9 w_j + 0.1 mean reward of its groups. Every 20 iterations the worse half of the instructions with at least 32
+rollouts is removed, but at least two instructions stay (as in `select.PromptBandit`). Before that an agent (`proposer`)
+reads failures under the best instruction, and writes two candidates for each instruction that may be removed. The
+policy tries each candidate in four rollouts of the first group's task, which are not trained. The candidates with the
+largest mean rewards take the free places, with the weight of the best instruction. Advantages are those of GRPO within
+the group; instructions are context and never trained. The numbers are chosen here, because those of the paper are not
+public. Source: INSPO (agentic policy optimisation by instruction-policy co-evolution), arXiv:2512.01945.
 
 Equations:
     Read: the abstract, and notes of others; the paper's text was not read.
@@ -15,19 +15,20 @@ Equations:
     - N1, choice of an instruction: `Instructed.probabilities`.
     - N2, advantage: `GroupRelative`; a group has one instruction and one task.
     - N3, objective: `Policy`, mean over the policy's tokens of a rollout, then over rollouts; clip range 0.2.
-    - N4, weight of an instruction: `Instructed.next`; the mean is over all its groups of an iteration.
+    - N4, weight of an instruction: `Instructed.next`; the mean is over all groups of an iteration with this
+      instruction.
     - N5, pruning: `Instructed.worse`.
     - N6, new instructions: `Instructed.propose`.
 
 Differs:
     - Optimizer steps a batch and clip range: not found; 1 and 0.2 here, so the range never acts.
-    - Replay buffer: failures are those of the iteration under the best instruction, not of earlier ones.
-    - Pruning: an instruction of fewer than 32 rollouts stays, and so do the last two.
-    - Tasks of the check: one, that of the first group; what a cheap proxy is in the paper was not read.
-    - Weight of a new instruction: the parent's or the mean in the notes; the parent's here.
+    - Replay buffer: failures come from the current iteration, under the best instruction, not from earlier iterations.
+    - Pruning: an instruction with fewer than 32 rollouts stays, and so do the last two.
+    - Tasks of the check: one, that of the first group; the paper's definition of a cheap proxy was not read.
+    - Weight of a new instruction: the parent's weight or the mean in the notes; the parent's weight here.
 
-Needs: a model that reads an instruction in front of the task. The small one that `agentrl train` makes never saw one:
-all its answers are paid alike, and nothing is learned.
+Needs: a model that follows an instruction in front of the task. The small model of `agentrl train` never saw one: all
+its answers get equal rewards, and it learns nothing.
 """
 
 from __future__ import annotations
@@ -48,21 +49,21 @@ from agentrl_core.rollout import Cohort, Group, TextMemory, ask_agent, insert_te
 
 @dataclass(frozen=True)
 class Instructed(TextMemory):
-    """Groups under instructions that live and die by what they bring.
+    """Roll out each group under one of several instructions, and replace instructions that bring low rewards.
 
-    The draw column `instruction` is the number of a group's.
+    The draw column `instruction` is the number of the group's instruction.
 
     Args:
         begin: the first instructions, joined by `|`, at least two.
-        temperature: of the softmax.
+        temperature: temperature of the softmax over weights.
         rate: how fast a weight follows the rewards.
         every: iterations between two halvings.
-        least: rollouts of an instruction before it may go.
-        shown: failures that the proposer reads.
-        candidates: new instructions that are written for each place.
+        least: rollouts of an instruction before it may be removed.
+        shown: number of failures that the proposer reads.
+        candidates: number of new instructions written for each place to fill.
         tries: rollouts of a candidate.
-        template: the prompt: `{text}` is the instruction, `{prompt}` the task.
-        question: what the proposer is asked: the `{instruction}` and the `{failures}` under it.
+        template: prompt template: `{text}` is the instruction, `{prompt}` the task.
+        question: prompt template of the proposer: `{instruction}`, and the `{failures}` under it.
 
     Raises:
         RecipeError: an option is out of range.
@@ -93,23 +94,23 @@ class Instructed(TextMemory):
     )
 
     def check_options(self) -> None:
-        """A population has at least two."""
+        """Check that there are at least two instructions."""
         self.require(self.begin.count("|") > 0, "begin", "give at least two instructions, joined by |")
 
     def initial_state(self) -> State:
-        """The first instructions, all alike."""
+        """Return the first instructions, with equal weights."""
         texts = self.begin.split("|")
         return {"texts": texts, "weights": [0.0] * len(texts), "rollouts": [0] * len(texts)}
 
     def probabilities(self, state: Mapping[str, Any]) -> np.ndarray:
-        """How probable each instruction is; 0 of an empty place."""
+        """Return the probability of each instruction; 0 for a free place."""
         alive = np.array([bool(text) for text in state["texts"]])
         scaled = np.where(alive, np.array(state["weights"]) / self.temperature, -np.inf)
         weights = np.exp(scaled - scaled.max())
         return np.asarray(weights / weights.sum())
 
     def worse(self, state: Mapping[str, Any]) -> list[int]:
-        """The places of those that go at a halving: the smallest weights, of equal ones the later."""
+        """Return the places that a halving frees: those with the smallest weights (ties: the later)."""
         alive = [place for place, text in enumerate(state["texts"]) if text]
         known = [place for place in alive if state["rollouts"][place] >= self.least]
         count = max(min(len(known) // 2, len(alive) - 2), 0)
@@ -120,7 +121,7 @@ class Instructed(TextMemory):
         return (iteration + 1) % self.every == 0
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """Weights follow rewards; then the worse ones go, and candidates come."""
+        """Return the next state: weights follow rewards; at a halving, candidates replace the worse instructions."""
         parent = int(np.argmax(self.probabilities(state)))
         rows = Rows(closed.batch, "draw")
         used, rewards = rows.values("instruction"), rows.values("reward")
@@ -140,7 +141,7 @@ class Instructed(TextMemory):
         return state
 
     async def group(self, group: Group) -> None:
-        """Rollouts under one instruction."""
+        """Run the rollouts of a group under one sampled instruction."""
         state = self.recall(group)
         place = int(np.searchsorted(np.cumsum(self.probabilities(state)), group.uniform("instruction"), side="right"))
         place = min(place, len(state["texts"]) - 1)
@@ -152,7 +153,7 @@ class Instructed(TextMemory):
         )
 
     async def cohort(self, groups: Cohort) -> None:
-        """All groups; before a halving, candidates."""
+        """Run all groups; before a halving, also write and try candidates."""
         await groups.run()
         if not self.halves(groups[0].iteration):
             return
@@ -169,7 +170,7 @@ class Instructed(TextMemory):
             await groups.run_each(lambda group: self.propose(group, state["texts"][best], failures, count), groups[:1])
 
     async def propose(self, group: Group, instruction: str, failures: list[str], count: int) -> None:
-        """Write candidates and try them; note the best."""
+        """Query the proposer for candidates, try them, and note the best ones."""
         question = self.question.replace("{instruction}", instruction).replace("{failures}", "\n\n".join(failures))
         tried = []
         for _ in range(count * self.candidates):

@@ -1,10 +1,10 @@
-"""InT: the policy finds the first error of a failed attempt itself, and proposes the step to take instead.
+"""InT: let the policy find the first error of its failed attempt, and propose a step to replace it.
 
-For each failure the policy is shown the right solution and names the first bad step and an intervention of less than
-200 tokens. The attempt's text before that step, followed by the intervention, is imitated if at least one of 32
-continuations of it succeeds; the continuations, and what follows the intervention, are not. This is the supervised
-stage before reinforcement learning, which is GRPO on the same tasks: nothing else is trained here. An intervention
-that gives the answer away is for `reveals`, a pattern, to refuse.
+For each failure, the policy is prompted with the right solution; it names the first bad step and writes an intervention
+of less than 200 tokens. The attempt's text before that step, followed by the intervention, is imitated if at least one
+of 32 continuations succeeds. The continuations, which are all the text after the intervention, are not imitated. This
+is the supervised stage before reinforcement learning, which is GRPO on the same tasks and not part of this recipe. To
+reject interventions that give the answer away, set the pattern `reveals`; it is empty by default.
 
 Equations:
     Read: the abstract, the beginning of the project page, the README of the code, and notes of readers of the paper;
@@ -13,18 +13,18 @@ Equations:
     - P1, target: `Intervene`: the text before the first error and the intervention, all of it trained.
     - N1, fine-tuning loss: `Imitation("token_mean")`.
     - N2, filter: `Intervene`: 32 continuations, at most 199 tokens, and `reveals`.
-    - N3, after it: left out: the later stage is the recipe `grpo`, on tasks that the base never solves.
+    - N3, after it: left out: the later stage is the recipe `grpo`, on tasks that the base model never solves.
 
 Differs:
-    - Prefix: imitated with the intervention, as abstract and README have it; the project page's caption names the
-      intervention alone.
-    - Length: most interventions have less than 200 tokens by a note, which does not call it a filter; here longer ones
-      are refused (`tokens`).
-    - Epochs: 4 over about 1100 targets in the notes; as many as the loop makes here.
-    - Interventions that give the answer away: found by a pattern, `reveals`, here; how is not stated in the notes.
+    - Prefix: imitated together with the intervention, as in the abstract and the README; the caption on the project
+      page names only the intervention.
+    - Length: according to a note, most interventions have less than 200 tokens; the note does not call this a filter.
+      Here longer ones are rejected (`tokens`).
+    - Epochs: 4 over about 1100 targets in the notes; here set by the training loop.
+    - Interventions that give the answer away: found by a pattern, `reveals`, here; the notes do not state how.
 
-Source: InT: Self-Proposed Interventions (arXiv:2601.14209). Needs: `Task.solution`, and a model that can write `number:
-text`. One that cannot, such as the small one that `agentrl train` makes, proposes nothing, and nothing is imitated.
+Source: InT: Self-Proposed Interventions (arXiv:2601.14209). Needs: `Task.solution`, and a model that can write
+`number: text`. A model that cannot, such as the small one of `agentrl train`, proposes nothing, so nothing is imitated.
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ from agentrl_core.rollout.programs.repair import reasoning_steps
 
 @dataclass(frozen=True)
 class OwnProposal(ErrorLocator):
-    """Let the policy find, with the solution in sight, the step at which an attempt went wrong, and a replacement.
+    """Prompt the policy with the solution, to find the bad step of an attempt and a replacement for it.
 
-    Its answer is read as the number of a step, a colon and the text of the intervention; the last such line counts.
+    The answer must contain a line with the number of a step, a colon and the text of the intervention; the last such
+    line counts.
 
     Args:
-        agent: who is asked.
-        question: what it is asked; `{task}`, `{solution}`, and `{steps}`, the numbered steps.
+        agent: name of the prompted agent.
+        question: prompt template, with `{task}`, `{solution}`, and `{steps}`, the numbered steps.
 
     Example:
         >>> from agentrl_core.recipes.intervention import OwnProposal
@@ -75,7 +76,7 @@ class OwnProposal(ErrorLocator):
     )
 
     async def locate(self, group: Group, branch: Branch) -> ErrorLocation | None:
-        """The step that it names, with the intervention."""
+        """Return the step that the agent names, with the intervention; None if no step can be read."""
         steps = reasoning_steps(branch)
         told = "\n\n".join(f"{step.number + 1}: {step.text}" for step in steps)
         question = fill_template(self.question, group, [branch]).replace("{steps}", told)
@@ -89,12 +90,12 @@ class OwnProposal(ErrorLocator):
 
 @dataclass(frozen=True)
 class Intervene(Repair):
-    """Keeps an intervention that some continuation of it shows to be right; it alone is trained, the others only vote.
+    """Keep interventions that have a successful continuation; only these are trained, first-round rollouts only vote.
 
     Args:
-        continuations: how many are tried.
-        tokens: the most tokens of an intervention.
-        reveals: a regular expression that no intervention may match; empty: any may.
+        continuations: number of continuations that are tried for an intervention.
+        tokens: largest number of tokens of an intervention.
+        reveals: regular expression; an intervention that matches it is rejected; empty: none is rejected.
 
     Example:
         >>> from agentrl_core.recipes.intervention import Intervene
@@ -109,14 +110,14 @@ class Intervene(Repair):
     reveals: str = ""
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
-        """The first round; then interventions, and nothing else that is trained."""
+        """Return the first round; after it, run interventions, and exclude the first round from training."""
         members = await super().next_round(group, rounds)
         for branch in rounds[0].branches if rounds else []:
             branch.mask("not imitated")
         return members
 
     async def repair(self, group: Group, branch: Branch, fault: ErrorLocation) -> bool:
-        """Fork, intervene, and try so many continuations."""
+        """Fork before the error, write the intervention, and return whether a continuation of it succeeds."""
         if self.reveals and re.search(self.reveals, fault.advice):
             return False
         mended = branch.fork(at=fault.step.begin)

@@ -1,36 +1,39 @@
-"""iStar (OPRL): step rewards of an implicit reward model, which learns from preferences between trajectories.
+"""iStar (OPRL): reward steps by an implicit reward model, trained on preferences between trajectories.
 
-No step is labelled. The reward model phi is trained so that the sum of its step rewards is higher for the better of two
-trajectories of a task; the log-ratio to its reference, a snapshot of the policy, is the reward of a step:
+No step is labelled. The reward model phi is trained so that the better one of two trajectories of a task has the higher
+sum of step rewards. The reward of a step is the log-ratio of phi to its reference, a snapshot of the policy:
 
     r_k = 0.05 sum over the tokens of step k of (log phi - log p_snapshot)
     A_k = (R - mean(R)) / std(R) + (r_k - mean(r)) / std(r),   r over all steps of the group
     L = - mean over steps of min(rho_k A_k, clip(rho_k, 0.8, 1.2) A_k),   rho_k = p / p_old of the whole step
 
-After the steps of an iteration the snapshot, the model `reward_reference`, becomes the policy.
+After the optimizer steps of an iteration, the policy is copied to the snapshot, the model `reward_reference`.
 
-Source: arXiv:2509.19199. Needs: `arl.annotate(batch, "reward_model_logprob", reward_model)` and
-`"reward_reference_logprob"` of the model reward_reference, which begins as the policy. Since models are blended,
-`agentrl train --lora` refuses it.
+Source: arXiv:2509.19199. Needs: `arl.annotate(batch, "reward_model_logprob", reward_model)`, and
+`"reward_reference_logprob"` of the model reward_reference, which starts as a copy of the policy. Because the hook
+blends the weights of two models, `agentrl train --lora` refuses this recipe.
 
 Equations:
     Read: the authors' code, and notes that copy equations 1, 2 and 4 to 6; the paper's text was not read.
 
     - 1, step reward: `ImplicitProcess(level="step")`.
-    - 2, loss of the reward model: `TrajectoryPairs`, the mean over all pairs of a step; its reference is the old policy
-      of each iteration: `SyncModel("policy", "reward_reference")`.
+    - 2, loss of the reward model: `TrajectoryPairs`, the mean over all pairs of an optimizer step. Its reference is the
+      old policy of each iteration: `SyncModel("policy", "reward_reference")`.
     - 4, episode advantage: `GroupRelative`.
-    - 5, step advantage and sum: `GroupRelative(column="process_reward", level="step")`, then the other with `add=True`.
+    - 5, step advantage and sum: `GroupRelative(column="process_reward", level="step")`, then the episode advantage with
+      `add=True`.
     - 6, policy objective: `Policy`, `Ratio("step", "sum", "segment")`, `aggregate="step_mean"`.
     - C1, loss of the reward model in the code: `TrajectoryPairs(reduce="mean")`.
-    - C2, advantages of the code: `GroupRelative(center="leave_one_out", scale="none")` at both levels. The code takes
-      the statistics of the step rewards from the first step of each trajectory only: `advantage.compat("istar/step")`.
+    - C2, advantages of the code: `GroupRelative(center="leave_one_out", scale="none")` at both levels. The code
+      computes the statistics of the step rewards from the first step of each trajectory only:
+      `advantage.compat("istar/step")`.
 
 Differs:
-    - Ratio and denominator of the code: those of tokens: `Policy()`.
-    - Group of one: the outcome itself, as in the code; the paper has none.
-    - Order: the notes score steps with the updated reward model; the authors' scripts and this recipe update it after.
-    - Penalty of 0.1 for an invalid action: to be paid by the environment.
+    - Ratio and denominator of the code: one ratio for each token, and a mean over tokens: `Policy()`.
+    - Group of one: the outcome itself, as in the code; the paper does not define it.
+    - Order: the notes score steps with the updated reward model; the authors' scripts and this recipe update it after
+      scoring.
+    - Penalty of 0.1 for an invalid action: left to the environment.
 """
 
 from __future__ import annotations
@@ -56,12 +59,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorseMembers(BatchComponent):
-    """Counts the members of a draw's group that scored less: the pairs in which it is the better one.
+    """Count the members of a draw's group with a lower score: the pairs in which the draw is the better one.
 
-    Draws without a score are not compared, and have 0.
+    Draws without a score are not compared, and get 0.
 
     Args:
-        column: the draw column that is compared.
+        column: draw column to compare.
         group_by: comma-joined key columns of the groups.
 
     Example:
@@ -77,7 +80,7 @@ class WorseMembers(BatchComponent):
     group_by: str = column_name("group_id", level="draw")
 
     def own_needs(self) -> Iterable[Column]:
-        """The compared column."""
+        """Yield the compared column."""
         yield draw(self.column)
 
     def __call__(self, batch: Batch) -> Batch:
@@ -98,20 +101,20 @@ class WorseMembers(BatchComponent):
 
 @dataclass(frozen=True)
 class TrajectoryPairs(GroupLoss):
-    """Train an implicit reward model to prefer, of any two trajectories of a task, the better one.
+    """Train an implicit reward model to prefer the better one of any two trajectories of a task.
 
-    With S the sum over the steps of a trajectory of beta * sum of log p - log p_other over the step's tokens, a
-    pair with y_i > y_j costs - log sigmoid(S_i - S_j); the loss is the mean over the pairs of all groups of an
-    optimizer step. A group without such a pair does not count.
+    S is the sum over the steps of a trajectory of beta * sum of log p - log p_other over the step's tokens. A pair with
+    y_i > y_j costs - log sigmoid(S_i - S_j). The loss is the mean over the pairs of all groups of an optimizer step. A
+    group without such a pair does not count.
 
     Args:
-        aggregate: as of every loss.
-        constant: as of every loss.
-        beta: above 0.
-        label: the column of y, one value a draw.
-        other: the token column of log p_other.
-        pairs: the column of how many pairs a draw is the better one of, as `WorseMembers` makes it.
-        reduce: `sum` over the steps of a trajectory, or `mean`, as in the public code.
+        aggregate: see `WeightedLoss`.
+        constant: see `WeightedLoss`.
+        beta: factor of the log-ratios, above 0.
+        label: column of y, one value for each draw.
+        other: token column of log p_other.
+        pairs: column with the number of pairs in which a draw is the better one, as `WorseMembers` makes it.
+        reduce: S is the `sum` over the steps of a trajectory, or their `mean`, as in the public code.
 
     Example:
         >>> import torch
@@ -134,16 +137,16 @@ class TrajectoryPairs(GroupLoss):
 
     @property
     def normaliser(self) -> str:
-        """The pairs of a draw, so that the weights of all pairs of a step sum to 1."""
+        """The stream with the pairs of a draw, so that the weights of all pairs of an optimizer step sum to 1."""
         return self.pairs
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, ids, labels, and the other model's log-probs."""
+        """Return the streams of weights, ids, labels and numbers of pairs, and the other model's log-probs."""
         steps = ("step",) if self.reduce == "mean" else ()
         return ("weight_kl", *steps, "sequence", "group", token(self.label), token(self.other), token(self.pairs))
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """How badly the model orders the pairs of trajectories of each task, and metrics."""
+        """Return the loss over all pairs of trajectories of each task, and metrics."""
         sequences, members = tokens.segments("sequence"), tokens.members("group")
         score = self.beta * sequences.sum(tokens.log_ratio_to(self.other))
         if self.reduce == "mean":
@@ -152,7 +155,7 @@ class TrajectoryPairs(GroupLoss):
             count = torch.zeros_like(steps.count).index_add(0, of_step, steps.exists.double()).clamp(min=1.0)
             score = score / count.to(tokens.logprob.dtype)
         label = sequences.mean(tokens.stream(self.label))
-        # Waits for the device: pairs of draws, not of rows.
+        # This waits for the device, but the matrix of pairs is then draws x draws, not rows x rows.
         drawn = int(sequences.ids.max()) + 1 if len(sequences.ids) else 0
         score, label, group = score[:drawn], label[:drawn], members.ids[:drawn]
         exist = members.counted[:drawn]

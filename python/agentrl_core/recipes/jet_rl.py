@@ -1,26 +1,27 @@
-"""Jet-RL: use one precision for rollouts and training, and measure what mismatch remains (arXiv:2601.14243).
+"""Jet-RL: use one precision for rollouts and training, and measure the remaining mismatch (arXiv:2601.14243).
 
-    GRPO with ratios to p_trainer_old, which one precision makes equal to p_engine
+    GRPO with ratios to p_trainer_old, which equals p_engine if engine and trainer have one precision
 
-Rollouts in FP8 and training in BF16 drift apart in long answers. In which precision each action was sampled is a fact
-(`rollout.RecordPrecision`), and `mismatch` measures for each precision how far the engine and the trainer are apart.
-The paper corrects nothing; where the two differ after all, `weight=ImportanceWeight()` weighs each token by
-min(p_trainer_old / p_engine, 2), a proposal.
+With rollouts in FP8 and training in BF16, engine and trainer drift apart in long answers. The precision in which each
+action was sampled is a fact (`rollout.RecordPrecision`). For each precision, `mismatch` measures how far engine and
+trainer are apart. The paper corrects nothing. If the two differ, `weight=ImportanceWeight()` weighs each token by
+min(p_trainer_old / p_engine, 2), which is not in the paper.
 
-The quantised matrix products, which the paper adds, are left out: they belong to the engine and to the trainer.
+The paper also adds quantised matrix products. They are left out, because they belong to the engine and to the trainer.
 
 Equations:
     Read: the paper's abstract, and notes of others.
 
-    - N1, one precision flow: `mismatch` finds no difference; the weights of `ImportanceWeight`, an option, are 1 then.
+    - N1, one precision flow: `mismatch` finds no difference; the weights of `ImportanceWeight`, an option, are then 1.
     - N2, quantisation: left out: it is inside the engine's and the trainer's matrix products.
-    - N3, mixed scheme: `mismatch` measures it, a sequence's ratio up to exp(20); `ImportanceWeight` has its ratios.
+    - N3, mixed scheme: `mismatch` measures it, with ratios of a sequence up to exp(20); `ImportanceWeight` weighs
+      tokens by their ratios.
     - N4, objective: `GroupRelative` and `Policy`, with the trainer's old log-probs, `old_logprob="recomputed"`.
 
 Differs:
-    - Clip range, KL: those of the base method in the paper; 0.2 and none here.
+    - Clip range, KL: those of the base method in the paper; 0.2 and no KL here.
 
-Needs: `recomputed_logprob`, by the trainer before the first update; an engine that reports its precision.
+Needs: `recomputed_logprob`, computed by the trainer before the first update; an engine that reports its precision.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ if TYPE_CHECKING:
 
 
 class _Mismatch(NamedTuple):
-    """How far an engine of one precision and the trainer are apart, d = ln p_trainer - ln p_engine of a token.
+    """Difference between the trainer and an engine of one precision, with d = ln p_trainer - ln p_engine of a token.
 
     Attributes:
-        mean_difference: the mean of |d| over the trained tokens.
-        diagnostics: the `weight.importance_diagnostics`: divergences, effective sample size and extreme ratios.
+        mean_difference: mean of |d| over the trained tokens.
+        diagnostics: `weight.importance_diagnostics`: divergences, effective sample size and extreme ratios.
     """
 
     mean_difference: float
@@ -53,16 +54,16 @@ class _Mismatch(NamedTuple):
 
     @property
     def is_large(self) -> bool:
-        """Whether it is worth a look: a mean above 0.02, or less than 0.9 of the draws left (bounds are proposals)."""
+        """Whether the mean is above 0.02, or the effective sample size below 0.9 of the draws (bounds chosen here)."""
         return self.mean_difference > 0.02 or self.diagnostics.effective_fraction < 0.9
 
 
 def mismatch(batch: Batch) -> dict[int, _Mismatch]:
-    """How far engine and trainer are apart, for each precision in which actions were sampled, by its bits.
+    """Return the difference between engine and trainer for each sampling precision, by its number of bits.
 
     Args:
-        batch: with `recomputed_logprob` on tokens and the fact `rollout_precision` on steps. Tokens of which either is
-            not known are left out.
+        batch: a batch with `recomputed_logprob` on tokens and the fact `rollout_precision` on steps. Tokens for which
+            either is unknown are left out.
 
     Raises:
         RecipeError: there are no log-probs to compare.

@@ -1,28 +1,29 @@
 """LATR: force rollouts to differ by branching at tokens with a nearly as likely alternative (arXiv:2510.24302).
 
-A tree grows greedily, branches where another token is nearly as likely, and drops the branches that come to the same
-(`LookaheadBranching`); then all are sampled to their ends. The tree makes all of the group at first, and three,
-two and one quarter of it from iterations 100, 200 and 300 on, as a line here. Credit is that of GRPO; the loss has 0.01
-of the KL to a reference.
+Grow a tree greedily: branch at tokens with a nearly as likely alternative, and prune branches with similar texts
+(`LookaheadBranching`). Then sample all branches to their ends. At first the whole group comes from the tree. In the
+scripts this share falls to three, two and one quarter from iterations 100, 200 and 300 on; here it falls linearly.
+Advantages are GRPO's; the loss adds 0.01 times the KL to a reference.
 
 Equations:
     Read: the public code, notes, and the abstract.
 
-    - C1, branching: `LookaheadBranching(least=0.25, within=0.15)`; not computed: it needs a model, as in the tests of
-      rollout programs.
-    - C2, capacity: `LookaheadBranching`, in the order of rank, then of branch; not computed: the same.
-    - C3, pruning: `LookaheadBranching.alike`, by the edit distance of Countdown; for mathematics
+    - C1, branching: `LookaheadBranching(least=0.25, within=0.15)`; not computed: it needs a model; the tests of rollout
+      programs cover it.
+    - C2, capacity: `LookaheadBranching`, ordered by rank, then by branch; not computed: for the same reason as C1.
+    - C3, pruning: `LookaheadBranching.alike`, with the edit distance for Countdown; for mathematics
       `LookaheadBranching(least=0.15, within=0.25, distance=0.0, suffix=0.2, rouge=0.5)`.
-    - C4, end of the tree: left out: the code's share of full places falls with the length and counts all prompts
-      together; here each group has its own tree, which is done at 0.98 of its places.
-    - C5, hybrid: `Schedule(1.0, 0.25, iterations=300)` of the share; not computed: the same.
+    - C4, end of the tree: left out: the public code lowers the required share of complete branches with the length,
+      over all prompts together; here each group has its own tree, which ends when it has 0.98 of its branches.
+    - C5, hybrid: `Schedule(1.0, 0.25, iterations=300)` for the share; not computed: for the same reason as C1.
     - C6, update: `GroupRelative` and `Policy(kl=KL(0.01))`, clip range 0.2.
 
 Differs:
-    - Share of the tree: falls in steps in the scripts, in a line here.
-    - Branches that start with a mathematical symbol: left out, the code does not compare them.
+    - Share of the tree: falls in steps in the scripts, linearly here.
+    - Branches that start with a mathematical symbol: left out, the code exempts them from the comparison with their
+      parent.
 
-Needs: the model reference.
+Needs: the reference model.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ from agentrl_core.operators.sequences import likeness
 from agentrl_core.rollout import Branch, Group, Rollout, gather_or_cancel
 
 CHUNK = 10
-"""Tokens between two looks."""
+"""Number of tokens that each branch grows between two branching and pruning steps."""
 
 
 @dataclass(eq=False)
 class _Twig:
-    """A branch while its tree grows."""
+    """A branch of a growing tree."""
 
     branch: Branch
     parent: _Twig | None
     birth: int
-    """Token of the first action at which it left its parent; its own one is another than the parent's."""
+    """Index of the token, in the first action, at which it left its parent; the two branches differ in this token."""
     tokens: list[int]
-    """Of the first action so far."""
+    """Tokens of the first action so far."""
     over: bool = False
     """Whether the action has ended."""
     children: list[_Twig] = field(default_factory=list)
@@ -63,42 +64,43 @@ class _Twig:
 
 @dataclass(frozen=True)
 class LookaheadBranching(Rollout):
-    """Branches where a second token is nearly as likely, and prunes similar ones (LATR, arXiv:2510.24302).
+    """Branch at tokens with a nearly as likely alternative, and prune similar branches (LATR, arXiv:2510.24302).
 
-    A tree grows greedily from the prompt, in the first action. At a token whose likeliest candidates have the
-    probabilities p_1 >= p_2 >= ..., a child leaves with candidate c = 2 .. `children` + 1 if
+    A tree grows greedily from the prompt, during the first action. At a token whose likeliest candidates have the
+    probabilities p_1 >= p_2 >= ..., a child branch starts with candidate c = 2 .. `children` + 1 if
 
         p_c > least   and   p_1 - p_c < within
 
-    as long as the tree has fewer than k branches; at each token first all second candidates, then all third ones, in
-    the order of the branches. When a child is 20, 30 and 50 tokens old (`ages`), its tokens since its birth are
-    compared with those of its parent at the same places: where
+    and the tree has fewer than k branches (see below). At each token all second candidates are used first, then all
+    third ones, in the order of the branches. When a child is 20, 30 and 50 tokens old (`ages`), its tokens since its
+    birth are compared with the tokens of its parent at the same positions. If
 
         edits / length < distance,   common end / length > suffix,   or   F1 of the longest common subsequence > rouge
 
-    it is pruned, with all that came of it. Nothing is compared where the action has ended. The tree is done when it
-    has `full` of its k branches and none is younger than the largest age, or after `tokens` tokens, or when all have
-    ended. Places that are left are filled with forks of the branches, in order. Then all go on by ordinary sampling.
+    the child is pruned, with all its descendants. There is no comparison if one of the two actions has ended by then.
+    The tree is done when it has the share `full` of its k branches and none is younger than the largest age, or after
+    `tokens` tokens, or when all branches have ended. Missing branches are then forked from the branches that have not
+    ended, in order, or started at the prompt if all have ended. Finally all branches continue by ordinary sampling.
 
-    Of the group `share` (eta, a `Schedule` in the paper: 1, 0.75, 0.5, 0.25) comes of the tree, k = round(share * size)
-    branches; the others start at the prompt and are sampled plainly.
+    The tree provides the part `share` of the group (eta, a `Schedule` in the paper: 1, 0.75, 0.5, 0.25), which is k =
+    round(share * size) branches. The rest of the group starts at the prompt and is sampled as usual.
 
-    The tokens that the tree chose were not sampled: train with log-probs that are recomputed
-    (`Recipe(old_logprob="recomputed")`). A look is every ten tokens, so that what a child is compared by is complete up
-    to nine tokens later; children are born where their tokens were, and those of the same ten tokens after those of
-    branches that are older.
+    The tree selects tokens without sampling: train with recomputed log-probs (`Recipe(old_logprob="recomputed")`).
+    Branching and pruning run every ten tokens, so a comparison may come up to nine tokens after the child reached its
+    age. Children still start at the exact token of their candidate. Within the same ten tokens, children of older
+    branches come first.
 
     Args:
-        share: of the group.
-        least: tau_abs.
-        within: tau_rel.
-        children: of one token, at most.
-        ages: in tokens.
-        distance: edits for each token; 0: not compared so.
-        suffix: of the length; 1: not compared so.
-        rouge: ROUGE-L; 1: not compared so.
-        full: of k.
-        tokens: after which the tree is done.
+        share: share of the group that comes from the tree.
+        least: tau_abs, lower bound of a candidate's probability.
+        within: tau_rel, upper bound of its distance to the largest probability.
+        children: largest number of children that start at one token.
+        ages: ages, in tokens, at which a child is compared.
+        distance: edits per token below which a child is pruned; 0: off.
+        suffix: common end per length above which a child is pruned; 1: off.
+        rouge: ROUGE-L above which a child is pruned; 1: off.
+        full: share of k at which the tree may be done.
+        tokens: number of tokens after which the tree is done.
 
     Raises:
         RecipeError: an option is out of range.
@@ -121,19 +123,19 @@ class LookaheadBranching(Rollout):
     tokens: int = option(512, at_least=1)
 
     async def group(self, group: Group) -> None:
-        """The tree, then all to their ends."""
+        """Grow the tree, then run all branches to their ends."""
         count = round(self.share * group.size)
         grown = await self._tree(group, count) if count else []
         await group.run([*grown, *group.start_many(group.size - count)], self._go_on)
 
     async def _go_on(self, branch: Branch) -> None:
-        """From the first action to the end."""
+        """Run a branch from its first action to its end."""
         if branch.has_open_action and not branch.path.cut:
             await branch.submit()
         await self.branch(branch)
 
     async def _tree(self, group: Group, count: int) -> list[Branch]:
-        """The branches of the tree, as many as asked for, each in its first action."""
+        """Grow a tree and return its `count` branches, each in its first action."""
         greedy = group.sampling(temperature=0.0, top=self.children + 1)
         twigs = [_Twig(group.start(), None, 0, [])]
         reached = 0
@@ -164,7 +166,7 @@ class LookaheadBranching(Rollout):
         return live
 
     def _born(self, twigs: list[_Twig], said: list[tuple[_Twig, Segment | None]], count: int) -> list[_Twig]:
-        """Take what was generated, and have children leave where others are likely."""
+        """Add the generated tokens to the branches, and return new children that start at likely alternatives."""
         born: list[_Twig] = []
         candidates: list[tuple[int, int, int, _Twig, int]] = []
         for order, (twig, segment) in enumerate(said):
@@ -196,7 +198,7 @@ class LookaheadBranching(Rollout):
         return born
 
     def _prune(self, twigs: list[_Twig]) -> None:
-        """Stop the children that are too like their parents."""
+        """Stop children that are too similar to their parents."""
         for twig in twigs:
             if twig.parent is None or twig.branch.over:
                 continue
@@ -211,15 +213,15 @@ class LookaheadBranching(Rollout):
                     break
 
     def alike(self, own: NDArray[np.int32], other: NDArray[np.int32]) -> bool:
-        """Return whether two runs of tokens of one length are too much the same."""
+        """Return whether two token sequences of equal length are too similar."""
         edits, end, common = likeness(own, other)
-        # Both have the same length: precision, recall and F1 of the subsequence are one number.
+        # The lengths are equal, so precision, recall and F1 of the subsequence are equal too.
         length = len(own)
         return edits / length < self.distance or end / length > self.suffix or common / length > self.rouge
 
 
 def _stop(twig: _Twig) -> None:
-    """Prune a branch and all that came of it."""
+    """Prune a branch and all its descendants."""
     for child in twig.children:
         _stop(child)
     twig.branch.stop("lookahead")

@@ -1,9 +1,9 @@
-"""Light-IF: an entropy bonus for tokens whose update reduces the entropy, after a special warm start.
+"""Light-IF: give an entropy bonus to tokens whose update reduces the entropy, after a special warm start.
 
-Following instructions collapses into habits when only the outcome pays. The warm start imitates just the tokens that
-the model finds surprising; in reinforcement learning the entropy bonus goes to the tokens of a response whose updates
-would reduce the entropy most. The reward is the share of constraints that a response meets, which its environment
-knows. Source: arXiv:2508.03178. Needs: the model reference.
+With outcome rewards alone, instruction following collapses into habits. The warm start imitates only the tokens that
+the model finds surprising. In reinforcement learning, the entropy bonus goes to the tokens of a response whose
+updates would reduce the entropy most. The reward is the share of constraints that a response meets, which the
+environment computes. Source: arXiv:2508.03178. Needs: the reference model.
 
 Equations:
     Read: the public code and README, notes; not the paper's text.
@@ -11,15 +11,15 @@ Equations:
     - C1, covariance of a token: `CovarianceEntropy`, over the rows of an optimizer step.
     - C2, coefficient: `CovarianceEntropy(softmax_coefficient=10, at_most=5)`.
     - C3, entropy of TEA-RL: `CovarianceEntropy(coefficient=1)`.
-    - C4, policy loss of the scripts: `Policy(clip=Clip(1.0, 1.0, dual=10.0), kl=KL(0.001))`, `GroupRelative`; a group
-      of one keeps its reward.
+    - C4, policy loss of the scripts: `Policy(clip=Clip(1.0, 1.0, dual=10.0), kl=KL(0.001))`, `GroupRelative`; the
+      advantage of a group of one is its reward.
     - C5, entropy-preserving supervised loss: `Imitation` with `TopTokens("surprise", 0.2)`, at stage `warm_start`.
-    - N1, dense reward: `OutcomeScore`; the environment pays the share.
+    - N1, dense reward: `OutcomeScore`; the environment returns the share as reward.
 
 Differs:
-    - Zero-RL stage: left out: a run of its own before the warm start, with rewards for length and correctness.
-    - Released code: it overwrites the sum with the entropy, which has no effect there; here it has.
-    - Gradient of the coefficient: the code leaves that through the token's own log-prob; here c is detached.
+    - Zero-RL stage: left out: it is a separate run before the warm start, with rewards for length and correctness.
+    - Released code: it overwrites the sum with the entropy, so this term has no effect there; here it has one.
+    - Gradient of the coefficient: the code keeps the gradient through the token's own log-prob; here c is detached.
     - Means of the covariance: over a micro-batch in the code, over an optimizer step here.
 """
 
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CovarianceEntropy(EntropyTerm):
-    """Rewards entropy where advantage and log-prob co-vary within a response.
+    """Reward entropy at tokens of a response whose advantage and log-prob co-vary.
 
         L = - coefficient * sum of w c H,   c = clip(softmax_coefficient softmax over the response of cov, 0, at_most)
 
-    with cov = (A - mean A) (log p - mean log p) over the rows given; c is detached.
+    with cov = (A - mean A) (log p - mean log p) and means over the given rows; c is detached.
 
     Args:
-        coefficient: above 0.
-        softmax_coefficient: of the softmax, above 0.
+        coefficient: factor of the bonus, above 0.
+        softmax_coefficient: factor of the softmax, above 0.
         at_most: upper bound of c, above 0.
 
     Example:
@@ -82,7 +82,7 @@ class CovarianceEntropy(EntropyTerm):
     at_most: float = option(5.0, above=0)
 
     def __call__(self, tokens: Tokens) -> Tensor:
-        """The entropy bonus, with each token weighed by the covariance of its advantage and log-prob."""
+        """Return the entropy bonus, with each token weighted by the covariance of its advantage and log-prob."""
         every = tokens.segments("all")
         gain, sure = (each - every.spread(every.mean(each)) for each in (tokens.advantage, tokens.logprob.detach()))
         covariance = torch.where(tokens.trained, gain * sure, 0.0)

@@ -1,31 +1,32 @@
-"""M2PO: mask only as many tokens as stale data asks for (arXiv:2510.01161).
+"""M2PO: mask only as many tokens as stale data requires (arXiv:2510.01161).
 
-With data that is many updates old a fixed clip range silences much of what could be learnt. Here the second moment of
-the log-ratios, over the tokens that an update would push further away, is held below a budget: the tokens furthest away
-are masked, until the mean of the others fits.
+If data is many updates old, a fixed clip range removes much of the learning signal. M2PO instead keeps the second
+moment of the log-ratios below a budget, over the tokens that an update would push further from the old policy. The
+tokens furthest away are masked, until the mean over the rest is within the budget.
 
-`M2PO_DELAYED` is its setting of stale data: every iteration trains the batch of 64 iterations before, and what it rolls
-out waits. Before there is one, it trains on its own.
+`M2PO_DELAYED` is the paper's setting of stale data: every iteration trains on the batch of 64 iterations before, and
+stores its own rollouts for later. Until there is such a batch, an iteration trains on its own.
 
 Equations:
     Read: the public code, the documentation of another framework, notes on the paper, and the abstract; the paper's
     text was not read.
 
-    - D1, second moment: of the log-ratios to the policy that sampled, in `SecondMomentMask`.
-    - D2, objective: `Policy(clip=None)`, mean over all tokens, the masked ones included.
+    - D1, second moment: over the log-ratios to the policy that sampled, in `SecondMomentMask`.
+    - D2, objective: `Policy(clip=None)`, mean over all tokens, including masked ones.
     - N1, mask: `SecondMomentMask(at_most=0.04)`.
     - C1, tokens that count: `SecondMomentMask`, `SecondMomentClip`.
     - C2 and C3, threshold and loss of the code: an option, `M2PO.replace(loss=Policy(clip=SecondMomentClip()))`.
     - C4, floors: `SecondMomentClip(narrowest=...)`, an option, off as in the code.
     - C5, stale batches: `M2PO_DELAYED`; not computed: it needs a store.
-    - C6, advantage: `GroupRelative`; a group of one is 0 here, and its reward in the code (`singleton="raw"`).
+    - C6, advantage: `GroupRelative`; a group of one has advantage 0 here, and its reward in the code
+      (`singleton="raw"`).
 
 Differs:
-    - Bound: the code caps ratios and masks none. A capped token stays in the mean at the cap, so the range is narrower:
-      some tokens without gradient there have one here.
-    - Equally far tokens are masked together.
-    - Budget: of each micro-batch in the code, of the update here.
-    - First 64 iterations of stale data: nothing is trained in the code; `M2PO_DELAYED` trains on its own batch.
+    - Bound: the code caps ratios and masks no tokens. A capped token stays in the mean at the cap, so the code's range
+      is narrower: some tokens without a gradient in the code have one here.
+    - Tokens that are equally far away are masked together.
+    - Budget: for each micro-batch in the code, for the update here.
+    - First 64 iterations of stale data: the code trains nothing; `M2PO_DELAYED` trains on its own batch.
 """
 
 from __future__ import annotations
@@ -44,17 +45,17 @@ if TYPE_CHECKING:
 
 
 def _harmful(tokens: Tokens, distance: Tensor) -> Tensor:
-    """Which tokens an update would push further away: A > 0 and r > 1, or A < 0 and r < 1."""
+    """Return which tokens an update would push further away: A > 0 and r > 1, or A < 0 and r < 1."""
     return ((tokens.advantage_positive > 0) & (distance > 0)) | ((tokens.advantage_negative < 0) & (distance < 0))
 
 
 @dataclass(frozen=True)
 class SecondMomentMask(Mask):
-    """Masks the tokens that have moved furthest, until the second moment of the log-ratios is within a budget.
+    """Mask the tokens that have moved furthest, until the second moment of the log-ratios is within a budget.
 
-    It counts, and masks, only tokens that an update would push further away, S = {A > 0, r > 1} or {A < 0, r < 1}: the
-    tokens of S with the largest (log r)^2 are masked until the mean over the rest of S is at most `at_most`. Tokens
-    that are equally far away are masked together. Over the rows given.
+    Only tokens that an update would push further from the old policy count and are masked: S = {A > 0, r > 1} or {A <
+    0, r < 1}. The tokens of S with the largest (log r)^2 are masked until the mean over the rest of S is at most
+    `at_most`. Tokens that are equally far away are masked together. S consists of the rows that are given.
 
     Args:
         at_most: the largest second moment of log r, above 0.
@@ -76,10 +77,10 @@ class SecondMomentMask(Mask):
     at_most: float = option(0.04, above=0)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """0 for tokens that are pushed further and beyond the budget, else 1."""
+        """Return the same factors for both signs of the advantage: 0 for tokens of S beyond the budget, else 1."""
         distance = log_ratio.detach()
         harmful = _harmful(tokens, distance)
-        squares = torch.where(harmful, distance.square(), torch.inf).sort().values  # those of S come first, in order
+        squares = torch.where(harmful, distance.square(), torch.inf).sort().values  # tokens of S first, ascending
         moments = squares.cumsum(0) / torch.arange(1, len(squares) + 1, device=squares.device)
         beyond = torch.where(moments > self.at_most, squares, torch.inf)
         first = beyond.min() if len(beyond) else beyond.sum()
@@ -89,17 +90,17 @@ class SecondMomentMask(Mask):
 
 @dataclass(frozen=True)
 class SecondMomentClip(ClipRange):
-    """Holds the second moment of the log-ratios below a budget, with the widest range that does: the code's form.
+    """Clip ratios with the widest range that keeps the second moment of the log-ratios within a budget (public code).
 
-    Over the tokens that an update would push further away, S = {A > 0, r > 1} or {A < 0, r < 1}: if the mean of
-    d^2 is at most `at_most`, nothing is clipped. Else k^2 is the largest of the d^2 in S with
-    sum over S of min(d^2, k^2) <= at_most |S| (0 if there is none), and the bounds are [exp(-k), exp(k)]. Over the rows
-    given.
+    S = {A > 0, r > 1} or {A < 0, r < 1} are the tokens that an update would push further from the old policy, and d is
+    their log-ratio. If the mean of d^2 is at most `at_most`, nothing is clipped. Otherwise k^2 is the largest of the
+    d^2 in S with sum over S of min(d^2, k^2) <= at_most |S| (0 if there is none), and the bounds are [exp(-k), exp(k)].
+    S consists of the rows that are given.
 
     Args:
-        at_most: of the second moment of log r, above 0.
-        narrowest: a range that is never narrowed further; None: it may close entirely.
-        dual: as of `Clip`.
+        at_most: the largest second moment of log r, above 0.
+        narrowest: the range is never narrower than this one; None: it may close entirely.
+        dual: as in `Clip`.
 
     Example:
         >>> import torch
@@ -120,16 +121,16 @@ class SecondMomentClip(ClipRange):
     dual: float | None = option(None, above=1)
 
     def check_options(self) -> None:
-        """The narrowest range is plain."""
+        """Check that the centre of the narrowest range is one."""
         fits = self.narrowest is None or self.narrowest.center == "one"
         self.require(fits, "narrowest", "its centre is one here")
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:
-        """The widest range that holds the second moment within its bound."""
+        """Return the widest bounds that keep the second moment within the budget."""
         distance = log_ratio.detach()
         harmful = _harmful(tokens, distance)
         allowed = self.at_most * harmful.sum()
-        squares = torch.where(harmful, distance.square(), 0.0).sort().values  # those of S come last, in order
+        squares = torch.where(harmful, distance.square(), 0.0).sort().values  # tokens of S last, ascending
         larger = torch.arange(len(squares) - 1, -1, -1, device=squares.device)
         fits = squares.cumsum(0) + larger * squares <= allowed
         limit = torch.where(fits, squares, 0.0).max() if len(squares) else squares.sum()

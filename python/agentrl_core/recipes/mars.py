@@ -2,12 +2,12 @@
 
     G_t = sum over k >= t of r_k,   A_t = G_t - mean of G over all turns of the same game and player in the batch
 
-One trajectory for each player of a game: its own turns are trained, those of the others are its context. Rewards are
-summed first and compared afterwards, so that a long game is not worth less. A turn longer than 2048 tokens loses up to
-1/2 for every 2037 tokens more. A game is played once for each group, so the baseline is that of all games of a kind:
-the fact `env_tag` names it, and the seat is the agent. The dual bound is 1 + 2 clip.
+Each player of a game has one trajectory: the player's own turns are trained, and the other players' turns are context.
+Rewards are summed first and compared afterwards, so that a long game is not worth less. A turn longer than 2048 tokens
+loses 1/2 for every 2037 further tokens, in proportion. A game is played once per group, so the baseline is the mean
+over all games of a kind: the fact `env_tag` names the kind, and the agent is the seat. The dual bound is 1 + 2 clip.
 
-The public code centres the rewards first, whitens them, sums, subtracts the mean of a player's distinct sums and
+The public code centres the rewards, whitens them, sums them, subtracts the mean of a player's distinct sums, and
 whitens again: `advantage=(GroupRelative(column="step_score", level="step", group_by="env_tag,agent", scale="none"),
 WhitenedReturns(), DistinctCentred(), GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0,
 variance_eps=1e-8))`.
@@ -18,7 +18,8 @@ Equations:
 
     - N1, turn return: `Discounted(column="step_score")`.
     - N2, advantage by player: `GroupRelative(level="step", group_by="env_tag,agent", scale="none")`.
-    - C1, reward of a turn: `LengthPenalty(level="step")`; the environment pays the game, and 0.05 for a legal move.
+    - C1, reward of a turn: `LengthPenalty(level="step")`; the environment returns the reward of the game, and 0.05 for
+      a legal move.
     - C2, centring by role: an option, `GroupRelative(column="step_score", level="step", ...)`.
     - C3, whitening of rewards: an option, `WhitenedReturns`.
     - C4, turn return of the code: an option, `WhitenedReturns`.
@@ -29,13 +30,14 @@ Equations:
     - C9, KL term: `KL(0.2)`.
 
 Differs:
-    - Returns that are averaged: those of all turns here; the port takes the one of the first turn of each trajectory.
-    - Optimizer steps a batch: 384 trajectories by 4 times the number of devices in the code, 1 here. `minibatches`
-      makes more; the clip range acts from the second one on.
-    - Distinct values: as floating-point numbers in the code; values that agree to 5 decimals are one in
-      `DistinctCentred`.
+    - Returns that are averaged: the returns of all turns here; only the first turn's return of each trajectory in the
+      port.
+    - Optimizer steps a batch: in the code, 384 trajectories divided by 4 times the number of devices; 1 here.
+      `minibatches` increases it; the clip range acts from the second step on.
+    - Distinct values: as floating-point numbers in the code; `DistinctCentred` counts values that agree to 5 decimals
+      as one.
 
-Needs: the fact `env_tag` of trajectories; rewards of steps; the model reference.
+Needs: the fact `env_tag` of trajectories; rewards of steps; the reference model.
 """
 
 from __future__ import annotations
@@ -59,9 +61,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WhitenedReturns(BatchComponent):
-    """Return of each token: the sum of its own and later rewards, which are whitened over the batch's tokens.
+    """Compute the return of each token from rewards that are whitened over the batch's tokens.
 
-    The reward of a turn is the step column `advantage`, at its last trained token; other tokens have 0.
+    The return is the discounted sum of the token's own and later rewards. The reward of a turn is the step column
+    `advantage`, at the turn's last trained token; other tokens have reward 0 before whitening.
 
     Args:
         gamma: discount from token to token, 0 to 1.
@@ -96,9 +99,9 @@ class WhitenedReturns(BatchComponent):
 
 @dataclass(frozen=True)
 class DistinctCentred(BatchComponent):
-    """Subtract the mean of the distinct values of each group, 0 among them, from the advantages of tokens.
+    """Subtract the mean of the distinct values of each group, including 0, from the advantages of tokens.
 
-    A value counts once, however many tokens have it, to 5 decimals; 0 is that of the tokens that are not trained.
+    Each value, rounded to 5 decimals, counts once, however many tokens have it. 0 is the value of the untrained tokens.
 
     Args:
         group_by: key columns of the groups.
@@ -116,7 +119,7 @@ class DistinctCentred(BatchComponent):
     group_by: str = column_name("agent", level="draw")
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `advantage` on tokens."""
+        """Return `batch` with a new column `advantage` on tokens."""
         rows = Rows(batch, "token")
         values, groups = rows.values("advantage"), rows.keys(self.group_by)
         found = np.stack([groups[rows.valid], values[rows.valid].round(5)])

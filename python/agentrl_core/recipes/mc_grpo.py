@@ -1,24 +1,24 @@
-"""MC-GRPO: in small groups the median is a safer baseline than the mean (arXiv:2601.22582).
+"""MC-GRPO: use the median as baseline, which is safer than the mean in small groups (arXiv:2601.22582).
 
-    A = (R - m) / (MAD + 0.001),   m = median R, MAD = median |R - m|, of an even number the lower middle
+    A = (R - m) / (MAD + 0.001),   m = median R, MAD = median |R - m|, for an even number the lower middle value
     L = mean_i mean_t [ - min(r A, clip(r, 0.8, 1.2) A) + 0.04 k3(p, p_ref) ] without the draw that is the median
 
-So G + 1 rollouts cost the gradient of G. If more than half of the rewards are equal MAD is 0 and A is a thousand
-times the difference, as in the public code, which leaves it to the clipping of gradients; `scale_at_least=1.0` is a
-floor. A batch is trained twice.
+So G + 1 rollouts cost the gradient computation of only G. If more than half of the rewards are equal, MAD is 0 and A is
+a thousand times R - m. The public code does the same and relies on gradient clipping; `scale_at_least=1.0` sets a lower
+bound for the divisor. Each batch is trained twice.
 
 Equations:
     Read: the public code and the abstract; the paper's text was not read.
 
     - C1, median baseline: `GroupRelative(center="median", median="lower")`.
     - C2, scale: `GroupRelative(scale="mad", eps=1e-3)`.
-    - C3, drop: `SelectDraws(kind="pivot")`; of equal draws the first leaves.
+    - C3, drop: `SelectDraws(kind="pivot")`; of equal draws the first is dropped.
     - C4, rescaling of the GSM8K trainer: an option, `weight.SignalRescale(kind="rows", column="advantage",
       group_by="group_id")` before `SelectDraws`.
     - C5, loss: `Policy(kl=KL(0.04), aggregate="sequence_mean")`, clip range 0.2, two passes over a batch.
 
 Differs:
-    - Dropped draw of equal ones: the one whose index the median of torch returns in the code, the first here.
+    - Dropped draw of equal ones: in the code the one whose index torch's median returns, here the first.
 
 Needs: the model reference.
 """

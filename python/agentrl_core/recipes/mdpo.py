@@ -1,31 +1,31 @@
-"""MDPO, mirror descent policy optimisation: no clip, but a divergence from the last iterate that costs more and more.
+"""MDPO, mirror descent policy optimisation: replace the clip by a rising penalty on divergence from the last policy.
 
     L = - mean over tokens of r A + (1 / t_k) KL(p || p_k),   r = p / p_k,   t_k = 1 - (k - 1) / K
     A: GAE with gamma 0.99, lambda 0.95, (A - mean) / std over all tokens
     L_critic = mean of 1/2 max((V - R)^2, (V_k + clip(V - V_k, +-c) - R)^2),   c = 0.2 t_k
 
-K is the number of batches of the run, here 1000: `mirror(K)` makes the weight 1 / t_k of another one. Ten steps are
-taken on each batch, each from where the last one led; at the first all divergences are 0. p_k sampled the tokens, so
-the divergence of a token is r log r - r + 1, whose mean under p_k is KL(p || p_k).
+K is the number of batches of the run, here 1000; for another K, `mirror(K)` returns the weight 1 / t_k. Each batch gets
+ten optimizer steps, each from the result of the one before; at the first step all divergences are 0. p_k sampled the
+tokens, so the divergence of a token is r log r - r + 1, whose mean under p_k is KL(p || p_k).
 
 Equations:
     Read: the authors' code and its README; the paper's text was not read.
 
     - C1, advantages: `Gae`, then `GroupRelative` over the batch, std of n.
     - C2, on-policy objective: `Policy(clip=None, drift=MirrorDivergence(mirror(1000)))`.
-    - C3, step size of the mirror: `mirror`; that of Adam is the user's.
-    - C4, Tsallis variant: left out: an option of the code that is off by default and is no divergence.
+    - C3, step size of the mirror: `mirror`; the user chooses the step size of Adam.
+    - C4, Tsallis variant: left out: an option of the code that is off by default and is not a divergence.
     - C5, value loss: `Value(clip=...)` of the model `critic`, with a clip range that falls like t_k.
     - C6, off-policy loss of the policy: left out: it differentiates a critic by a continuous action; tokens have no
       such gradient.
-    - C7, off-policy targets: left out: those of that critic.
+    - C7, off-policy targets: left out: they are targets of the critic of C6.
 
 Differs:
-    - KL: to p_k, as in the code, but estimated from the sampled tokens; the code has that of the distributions.
-    - Value loss: half of that of the code; the critic has its own optimizer.
-    - Batch of one token: not a number in the code, 0 here.
+    - KL: to p_k, as in the code, but estimated from the sampled tokens; the code computes it from the distributions.
+    - Value loss: half of the code's loss; the critic has its own optimizer.
+    - Batch of one token: the advantage is not a number in the code; 0 here.
 
-Source: arXiv:2005.09814. Needs: the critic as token columns `value` and `old_value`.
+Source: arXiv:2005.09814. Needs: the critic's token columns `value` and `old_value`.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MirrorDivergence(KL):
-    """Estimates KL(p || q) on tokens that q sampled, with r = p / q: r log r - r + 1, at least 0.
+    """Estimate KL(p || q) on tokens that q sampled, with r = p / q: r log r - r + 1, at least 0.
 
-    The estimators of `KL` are of KL(p || q) where p sampled, and of KL(q || p) where q sampled. The gradient is
-    log r times that of r. The estimator and the direction are given.
+    The estimators of `KL` estimate KL(p || q) if p sampled the tokens, and KL(q || p) if q did. The gradient is log r
+    times the gradient of r. Estimator and direction are fixed.
 
     Args:
-        coefficient: above 0.
+        coefficient: weight of the divergence, above 0.
 
     Example:
         >>> import torch
@@ -65,20 +65,20 @@ class MirrorDivergence(KL):
     """
 
     def check_options(self) -> None:
-        """One estimator has this mean."""
+        """Require the default estimator and direction, since this term has only one form."""
         plain = (self.kind, self.direction, self.straight_through) == ("k3", "reverse", False)
         self.require(plain, "kind", "this term is r log r - r + 1: leave kind, direction and straight_through")
 
     def estimate(self, tokens: Tokens, away: Tensor) -> Tensor:  # noqa: ARG002 - other kinds read them
-        """The estimate of each token from log q - log p, `[N]`, with gradient."""
+        """Return the estimate of each token from log q - log p, `[N]`, with gradient."""
         return (-away).exp() * (away.expm1() - away)
 
 
 def mirror(batches: int) -> Schedule:
-    """Return 1 / t_k, t_k = 1 - (k - 1) / K, for iterations k from 0.
+    """Return a schedule of 1 / t_k, t_k = 1 - (k - 1) / K, for iterations k from 0.
 
     Args:
-        batches: K, of the run; at least 1.
+        batches: K, the number of batches of the run, at least 1.
 
     Example:
         >>> from agentrl_core.recipes.mdpo import mirror

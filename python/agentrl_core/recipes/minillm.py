@@ -4,12 +4,12 @@
     A_t = mean of r_s over s > t, 0 at the last token
     L = mean of max(-A r, -A clip(r, 0.8, 1.2)) + mean of KL(p || q) over the vocabulary
 
-The first term follows what a token does to later ones, the second one is exact for the token itself, so that its own
-reward is not in A. q is the teacher: annotate `teacher_logprob` before the credit, and call
-`pack.run(policy, teacher=teacher)`. A batch has 16 optimizer steps: the clip acts from the second one on.
+The first term measures the effect of a token on later ones. The second term is exact for the token itself, so that A
+does not include the token's own reward. q is the teacher: annotate `teacher_logprob` before credit is computed, and
+call `pack.run(policy, teacher=teacher)`. A batch has 16 optimizer steps: the clip acts from the second one on.
 
-The paper samples from a mixture of both models, 0.2 q + 0.8 p, and weighs tokens by w = p_old / mixture. With
-log-probs of the mixture as those of the rollouts, r is p / mixture, so w is in it.
+The paper samples from a mixture of both models, 0.2 q + 0.8 p, and weights tokens by w = p_old / mixture. If the
+rollouts have the log-probs of the mixture, r is p / mixture, so it includes w.
 
 Source: MiniLLM: Knowledge Distillation of Large Language Models (arXiv:2306.08543). Needs: a model `teacher` with the
 policy's tokenizer.
@@ -17,9 +17,9 @@ policy's tokenizer.
 Equations:
     Read: the abstract, a translation of the paper's section 2, and the authors' code.
 
-    - 3, gradient in two parts: `Policy` of returns without the token's own reward, and `Divergence`.
+    - 3, gradient in two parts: `Policy` on returns without the token's own reward, and `Divergence`.
     - 3a, reward of a token: `ImplicitProcess`, beta 1; its bound is not set.
-    - 4, teacher-mixed sampling: left out: an engine that mixes two models; see above for its log-probs.
+    - 4, teacher-mixed sampling: left out: it needs an engine that mixes two models; see above for its log-probs.
     - 5, weight of mixed sampling: `Policy`, clip range 0.2; w is in the ratio.
     - 6, length normalisation: `Discounted`, gamma 1, and `MeanReturn`.
     - 7, single-step part: `Divergence`, beta 1, over the vocabulary.
@@ -29,7 +29,7 @@ Equations:
 
 Differs:
     - Mean over tokens: as in the code; the paper sums over the tokens of a response.
-    - Discount: an option of the script there; 1 here, as in the paper.
+    - Discount: an option of the code's script; 1 here, as in the paper.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MeanReturn(BatchComponent):
-    """Make the advantage of a token, a sum of rewards to come, their mean over the trained tokens behind it.
+    """Turn the advantage of a token, a sum of rewards, into the mean reward of the trained tokens after it.
 
     Args:
-        rewards: token column of what was summed.
-        own: whether the token itself is one of them, as in the public code.
+        rewards: token column of the rewards that were summed.
+        own: whether the mean includes the token itself, as in the public code.
 
     Example:
         >>> from agentrl_core.recipes.minillm import MeanReturn

@@ -1,25 +1,25 @@
-"""MinPRO: the smallest ratio of the prefix stands for the product of its ratios (arXiv:2601.22718).
+"""MinPRO: replace the product of the ratios of a token's prefix by the smallest of these ratios (arXiv:2601.22718).
 
     m_t = min over i < t of r_i (1 for the first token)
     L = - mean over all tokens of sg(clip(m_t r_t, 0.8, 1.2)) A log p_t
 
-The exact off-policy gradient of a token has the product of the ratios before it, which explodes or vanishes with the
-length. Its smallest factor is bounded, and falls when the product falls. The product of minimum and ratio is clipped
-and detached, so every token keeps a gradient.
+The exact off-policy gradient of a token contains the product of the ratios before it, which explodes or vanishes with
+the length. The smallest factor is bounded, and falls when the product falls. The product of this minimum and the
+token's ratio is clipped and detached, so every token keeps a gradient.
 
 Equations:
     Read: the abstract, and a survey with the objective; the paper's text was not read.
 
-    - N1, prefix ratio: left out: it is what the method replaces.
+    - N1, prefix ratio: left out: the method replaces it.
     - N2, minimum prefix ratio: `PrefixMinimum`.
     - N3, objective: `Policy`, `PrefixMinimum(inside=True)`, `Reinforce("clamped", "clamped")`, mean over tokens.
-    - N4, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
+    - N4, advantage: `GroupRelative`; its std divides by n - 1, and 1e-6 is added to it.
 
 Differs:
     - Clip ranges: the sources do not state them; 0.2 on both sides here.
     - First token: the sources do not state its minimum; 1 here.
-    - Optimizer steps a batch: not stated, rollouts are two or more steps old; 1 here. `MINPRO.replace(minibatches=4)`
-      makes rollouts older within a batch.
+    - Optimizer steps a batch: not stated, but the rollouts are two or more steps old; 1 here.
+      `MINPRO.replace(minibatches=4)` makes rollouts older within a batch.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PrefixMinimum(ImportanceRatio):
-    """Weighs a token by the smallest ratio of the tokens before it.
+    """Weight a token by the smallest ratio of the tokens before it.
 
         m_t = min over i < t of r_i (1 for the first token; never above 1 if `bounded`),   objective = sg(m_t) f(r_t)
 
-    Tool tokens are passed over. The rows of a sequence must lie in their order.
+    Tool tokens are skipped. The rows of a sequence must be in order.
 
     Args:
-        at_least: m is no smaller, so that one unlikely token does not silence the rest; from 0, below 1.
+        at_least: lower bound of m, so that one unlikely token does not silence all later ones; from 0, below 1.
         bounded: whether m is at most 1.
-        inside: put m into the ratio that is bounded, log r = log sg(m) + d, instead of outside the surrogate.
+        inside: multiply the ratio by m before it is clipped, log r = log sg(m) + d, instead of multiplying the
+            surrogate.
 
     Example:
         >>> import torch
@@ -68,7 +69,7 @@ class PrefixMinimum(ImportanceRatio):
     inside: bool = False
 
     def __call__(self, tokens: Tokens) -> tuple[Tensor, Tensor | None]:
-        """The log-ratio of each token, and the smallest ratio of the tokens before it."""
+        """Return the log-ratio of each token, and the smallest earlier ratio (None with `inside`)."""
         smallest = tokens.segments("sequence").running_minimum(tokens.log_ratio.detach())
         smallest = torch.where(torch.isinf(smallest), 0.0, smallest)
         if self.bounded:

@@ -1,25 +1,25 @@
-"""MM-HELIX (AHPO): imitate an expert only if the policy has too little success of its own (arXiv:2510.08540).
+"""MM-HELIX (AHPO): imitate an expert only if the policy has too few successes of its own (arXiv:2510.08540).
 
     L = xi L_off + L_on,   xi = 1[successes of the task < 1]
     L_off = - mean over the expert's tokens of log p,   L_on = - mean over the rollouts' tokens of min(r A, clip(r) A)
 
-An expert's trajectory is a draw of origin `expert` beside those of the policy: it neither votes nor has an advantage.
-Each term has the denominator of its own rows. The training code is not public.
+An expert's trajectory is a draw of origin `expert` in the group of the policy's draws: it neither votes nor has an
+advantage. Each term has the denominator of its own rows. The training code is not public.
 
 Equations:
     Read: the paper's section 3.3.
 
     - 1, off-policy loss: `Imitation("sequence_mean")`, mean over the experts' draws.
     - 2, on-policy loss: `Policy`, token mean over the draws of origin `generated`.
-    - 3, advantage: `GroupRelative` of those draws, std with n - 1.
+    - 3, advantage: `GroupRelative` of the draws of origin `generated`, std with n - 1.
     - 4, sum: `Sum`, each term with its own rows.
     - 5, sum with one denominator Z: left out: it contradicts 4, and Z is not defined.
     - 6, gate: `SparseGate`.
 
 Differs:
-    - Number of successes that is enough: not given; 1 here. `SparseGate(successes=2)` needs two.
-    - Several tasks in a step: the paper writes one; here L_on is one token mean over all, L_off one mean over
-      the experts.
+    - Number of successes that is enough: not given; 1 here. `SparseGate(successes=2)` requires two.
+    - Several tasks in a step: the paper defines the loss of one task; here L_on is one token mean over all tasks, and
+      L_off one mean over all experts.
     - Clip range: not given; 0.2 here.
 
 Source: MM-HELIX: Boosting Multimodal Long-Chain Reflective Reasoning (arXiv:2510.08540). Needs: experts' draws; the
@@ -46,13 +46,13 @@ _GENERATED, _EXPERT = Where(origin="generated"), Where(origin="expert")
 
 @dataclass(frozen=True)
 class SparseGate(BatchComponent):
-    """Opens the imitation of a task's experts if too few of its rollouts succeed: draw column `imitation`.
+    """Imitate the experts of a task only if too few of its rollouts succeed: draw column `imitation`.
 
-    It is 1 for experts of a group with fewer than `successes` successful rollouts, else 0. A rollout without a known
-    success counts as none.
+    The column is 1 for experts of a group with fewer than `successes` successful rollouts, else 0. A rollout with
+    unknown success does not count as a success.
 
     Args:
-        successes: how many are enough, at least 1.
+        successes: number of successes that switches the imitation off, at least 1.
 
     Raises:
         RecipeError: the option is out of range.

@@ -1,30 +1,30 @@
-"""OER: learn again from the remembered successes that the policy itself is most likely to produce (arXiv:2305.13804).
+"""OER: train again on the stored successes that the policy itself is most likely to produce (arXiv:2305.13804).
 
-Experience that resembles the policy keeps what it knows without pulling it elsewhere: this idea alone is used of the
-paper. Its model of transitions and its second network with behaviour cloning are left out: a language model's
-environment has no states that a model could be fitted to, and there is no Q-learned policy that imitation would
-disturb. Shares and sizes are ours. With p the policy when a step
-begins, a remembered success has the priority
+Experience that resembles the policy preserves its knowledge without pulling it elsewhere. The recipe uses only this
+idea of the paper. The paper's model of transitions and its second network with behaviour cloning are left out: a
+language model's environment has no states to which a model could be fitted, and there is no Q-learned policy that
+imitation would disturb. Shares and sizes are chosen here. With p the policy at the start of a step, a stored success
+has the priority
 
-    exp(1/T sum over its T trained tokens of log p),
+    exp(1/T sum over its T trained tokens of log p).
 
-the largest come back, as a third of the batch, and are imitated; fresh rollouts are trained with GRPO. Likely
-experience alone would end exploration, therefore successes alone are remembered. The priority of what is drawn again
-is renewed, that of the others stays.
+The successes with the highest priority are drawn again, as a third of the batch, and imitated; fresh rollouts are
+trained with GRPO. Likely experience alone would end exploration, so only successes are stored. Successes that are drawn
+again get a new priority; the priority of the other successes does not change.
 
 Equations:
-    Read: the paper's abstract, and notes of others.
+    Read: the paper's abstract, and notes by others.
 
     - N1, replay score: `Likelihood`, the exponential of the score, over trained tokens.
-    - N2, selection: `Memory(order="best", priority="likelihood")`; the draw at temperature tau is
+    - N2, selection: `Memory(order="best", priority="likelihood")`; to sample with temperature tau, use
       `order="proportional", exponent=1 / tau`.
     - N3, filter by reward: `Memory(where=Where(column="score", above=0.0))`, before the ranking.
 
 Differs:
-    - Score of an item: by the current policy for all items in the notes, by the policy of its last use here.
+    - Score of an item: in the notes the current policy scores all items, here the policy of an item's last use.
     - Selection: by states, once at the end of a task, in the paper.
 
-Needs: `recomputed_logprob`, by the policy before the first update.
+Needs: the column `recomputed_logprob`, computed by the policy before the first update.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FRESH, STORED = Where(source="fresh"), Where(source="replay")
 
 @dataclass(frozen=True)
 class Likelihood(BatchComponent):
-    """Makes the likelihood of each draw under the policy, token by token: exp of their mean log-prob.
+    """Compute the likelihood of each draw under the policy, per token: exp of the mean log-prob of its tokens.
 
     Example:
         >>> from agentrl_core.recipes.oer import Likelihood

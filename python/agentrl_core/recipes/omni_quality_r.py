@@ -1,15 +1,15 @@
-"""OmniQuality-R: a score is paid by its nearness to the true one; only uncertain tokens are trained (arXiv:2510.10609).
+"""OmniQuality-R: reward predicted scores near the true ones, and train only uncertain tokens (arXiv:2510.10609).
 
     a = exp(-error^2 / (2 * 0.8^2)),   R = a + 0.5 for the right format;   groups with std of a <= 0.001 are replaced
     z = clip((R - mean) / std, -10, 10),   A_t = z - 0.001 * sum from t on of (log p_old - log p_ref)
     L = mean over sequences of the mean over the fifth of their tokens with the highest entropy of
         - min(r A, clip(r, 0.8, 1.2) A), at most 3 |A| if A < 0
 
-The gate belongs to the second stage; the first is the same without
-`mask`. A batch of 1024 answers has 16 optimizer steps.
+The entropy gate belongs to the second stage of the method; the first stage is the same without `mask`. A batch of 1024
+answers has 16 optimizer steps.
 
-Needs: the fact `error` of trajectories, predicted less true, and a large number, such as 100, for an answer without a
-number (a is 0); the reward component `format`, 1 or 0; the model reference.
+Needs: the fact `error` of trajectories: the predicted minus the true score, or a large number, such as 100, if the
+answer contains no number (then a is 0); the reward component `format`, 1 or 0; the reference model.
 
 Equations:
     Read: the authors' code, and the abstract; the paper's text was not read.
@@ -17,14 +17,14 @@ Equations:
     - C1, accuracy reward: `GaussianProximity(width=0.8)`.
     - C2, reward: `CombineReward("reward.format", coefficient=0.5)`.
     - C3, group filter: `DynamicSampling` by the column `accuracy`.
-    - C4, group norm: `GroupRelative(eps=1e-9)`, std of n - 1.
-    - C5, advantage of a token: `Discounted(kl_coefficient=0.001)` of the clipped advantage.
-    - C6, entropy gate: `TopTokens`, whose quantile leaves ceil(0.2 n) tokens, and ties.
-    - C7, policy loss: `Policy`, `Clip(dual=3.0)`: the ratio's bound of 3 only acts on negative advantages.
+    - C4, group norm: `GroupRelative(eps=1e-9)`; its std divides by n - 1.
+    - C5, advantage of a token: `Discounted(kl_coefficient=0.001)`, applied to the clipped advantage.
+    - C6, entropy gate: `TopTokens`, whose quantile keeps ceil(0.2 n) tokens, and ties.
+    - C7, policy loss: `Policy`, `Clip(dual=3.0)`: the bound of 3 on the ratio only affects negative advantages.
 
 Differs:
-    - Rounds of rollouts: until the buffer is full in the code, at most 10 an iteration here.
-    - KL: in the rewards of tokens, as in the code (`Discounted(kl_coefficient=0.001)`); the loss has none.
+    - Rounds of rollouts: until the buffer is full in the code; at most 10 per iteration here.
+    - KL: in the rewards of tokens, as in the code (`Discounted(kl_coefficient=0.001)`); the loss has no KL.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Accuracy(BatchComponent):
-    """Keeps the score as it is so far: draw column `accuracy`, by which groups are filtered.
+    """Copy the score computed so far to the draw column `accuracy`, by which groups are filtered.
 
     Example:
         >>> from agentrl_core.recipes.omni_quality_r import Accuracy

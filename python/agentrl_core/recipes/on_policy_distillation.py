@@ -1,11 +1,11 @@
-"""On-policy distillation: a teacher scores every token that the policy samples.
+"""On-policy distillation: score every token that the policy samples with a teacher model.
 
     A_t = r - mean of the group's r + log q(y_t) - log p_old(y_t),   L = - mean of A_t exp(log p(y_t) - log p_old(y_t))
 
-q is the teacher: its term is the negative estimate of the reverse KL, dense and with one sample for each token. Groups
-with equal rewards stay in the batch, and an environment that pays nothing (reward 0) leaves the teacher alone. Annotate
-the batch before its credit: `arl.annotate(batch, "teacher_logprob", teacher)`. A teacher may see more than the policy
-(`prompts`), and each domain may have its own (`draws`).
+q is the teacher. Its term is the negative estimate of the reverse KL at each token, from the one sampled token. Groups
+with equal rewards stay in the batch. If the environment's rewards are all 0, only the teacher's term is left. Annotate
+the batch before its credit phases: `arl.annotate(batch, "teacher_logprob", teacher)`. A teacher may see more than the
+policy (`prompts`), and each domain may have a separate teacher (`draws`).
 
 Source: On-Policy Distillation (Thinking Machines Lab, https://thinkingmachines.ai/blog/on-policy-distillation) and its
 code, thinking-machines-lab/tinker-cookbook. Needs: a model `teacher` with the policy's tokenizer.
@@ -14,11 +14,12 @@ Equations:
     Read: the authors' code.
 
     - C1, reverse KL of a sampled token: `ImplicitProcess`, of the teacher and the policy that sampled, beta 1.
-    - C2, advantage: `Discounted` of these rewards, gamma 0, and `GroupRelative` of the environment's scores, added.
+    - C2, advantage: `Discounted` of these rewards, gamma 0, plus `GroupRelative` of the environment's scores.
     - C3, loss: `Policy` without a clip range.
 
 Differs:
-    - Denominator: the code sums over the tokens of a step; here it is their mean, a factor that Adam does not see.
+    - Denominator: the code sums over the tokens of a step; here the loss is their mean, a factor that does not affect
+      Adam.
 """
 
 from agentrl_core import Recipe

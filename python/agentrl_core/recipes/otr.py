@@ -1,20 +1,20 @@
 """OTR, one-token rollouts: treat every token of a demonstration as a task with sampled one-token answers.
 
-    K tokens a are sampled after each prefix of the demonstration, R = 1 if a is its next token, -0.1 elsewhere
+    K tokens a are sampled after each prefix of the demonstration, R = 1 if a is its next token, otherwise -0.1
     L = - mean over all R log p(a) = - mean over prefixes of 1/K sum over different a of count(a) R(a) log p(a)
 
-So supervised data teach on-policy: tokens that the policy would never sample are not forced on it. K is 256, the
-temperature 1.3, and training is at temperature 1; there is no baseline. Equal candidates are one draw, which counts as
-often as it was sampled. If none of them is right all are pushed down, which nothing bounds. K, temperature and -0.1
-are not certain.
+So training on supervised data becomes on-policy: the loss does not force tokens on the policy that it would never
+sample. K is 256, the sampling temperature 1.3, and the training temperature 1; there is no baseline. Equal candidates
+are one draw, weighted by how often the token was sampled. If no candidate is right, the probabilities of all are
+reduced, without a bound. K, temperature and -0.1 are not certain.
 
 Equations:
     Read: the abstract, and notes and a review of others.
 
     - N1, reward of a candidate: `OutcomeScore(success=1.0, failure=-0.1)`.
-    - N2, loss of a token: `Policy(surrogate=Reinforce())`, each candidate as often as it was sampled.
-    - N3, sampling of candidates: `OneToken(temperature=1.3)`; `UnitTemperature` in the loss, without a ratio.
-    - N4, loss of a batch: one mean over the candidates, of which each token of a demonstration has K.
+    - N2, loss of a token: `Policy(surrogate=Reinforce())`, each candidate weighted by how often it was sampled.
+    - N3, sampling of candidates: `OneToken(temperature=1.3)`; the loss has `UnitTemperature` and no ratio.
+    - N4, loss of a batch: one mean over the candidates; each token of a demonstration has K of them.
 
 Source: One-Token Rollout: Guiding Supervised Fine-Tuning of LLMs with Policy Gradient (arXiv:2509.26313). Needs: tasks
 with a demonstration (`Task.solution`).
@@ -39,14 +39,15 @@ from agentrl_core.weight import ColumnScaled
 
 @dataclass(frozen=True)
 class OneToken(Rollout):
-    """Sampled alternatives to each token of a demonstration: `Task.solution`.
+    """Sample alternatives to each token of a demonstration (`Task.solution`).
 
-    A draw is one token after a prefix of the demonstration, which is not trained; it is a success where it is the
-    demonstration's. Candidates that are the same token are one draw; the draw column `count` has their number.
+    A draw is one token after a prefix of the demonstration; the prefix is not trained. The draw is a success if its
+    token is the next one of the demonstration. Candidates with the same token are one draw; the draw column `count` has
+    their number.
 
     Args:
-        candidates: K, tokens that are sampled after each prefix.
-        temperature: above 0.
+        candidates: K, the number of tokens that are sampled after each prefix.
+        temperature: sampling temperature, above 0.
 
     Raises:
         RecipeError: an option is out of range.
@@ -64,7 +65,7 @@ class OneToken(Rollout):
     temperature: float = option(1.3, above=0)
 
     async def group(self, group: Group) -> None:
-        """The demonstration, then the candidates of one place after the other."""
+        """Write the demonstration, then sample candidates in place of each of its tokens, in order."""
         if not group.task.solution:
             raise InvalidInputError(
                 f"{self.title()}: task {group.task.task_id!r} has no demonstration; give its actions as "
@@ -81,7 +82,7 @@ class OneToken(Rollout):
         told.drop("what is demonstrated is no draw itself")
 
     def counted(self, candidates: Sequence[Branch], right: int) -> None:
-        """Keep one of each kind, with how many there are."""
+        """Finish one candidate of each token, with the number of equal candidates, and stop its duplicates."""
         same: dict[int, list[Branch]] = {}
         for candidate in candidates:
             if not candidate.over:

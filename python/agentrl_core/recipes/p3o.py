@@ -1,27 +1,28 @@
-"""P3O: policy gradient on differences of rewards between two answers (arXiv:2310.00212).
+"""P3O: use the policy gradient of the difference of rewards between two answers (arXiv:2310.00212).
 
-Rewards that are learnt from comparisons are known up to a shift for each question; a gradient of differences does not
-see it. The advantage has to be the reward, or the reward less one baseline for both: dividing by a spread would change
-the difference. The reward of an answer has the divergence from a reference in it:
+Rewards that are learned from comparisons are known only up to a shift for each question. A gradient of differences does
+not depend on this shift. The advantage has to be the reward, or the reward minus one baseline for both answers;
+dividing by a spread would change the difference. The reward of an answer includes the divergence from a reference:
 
     R = r - 0.1 sum over its tokens of (log p_k - log p_reference),   p_k the policy that sampled
 
-Needs: the SFT model as reference: `arl.annotate(batch, "reference_logprob", model)` before the credit.
+Needs: the SFT model as reference: `arl.annotate(batch, "reference_logprob", model)` before the credit phases.
 
 Equations:
-    Read: two digests and notes of others, the second on the authors' blog; neither the paper nor its code was read.
+    Read: two digests and notes of others, the second one on the authors' blog; neither the paper nor its code was
+    read.
 
-    - 6, pairwise policy gradient: `PairwiseProximal` at the policy that sampled; `GroupRelative(scale="none")` keeps
-      the difference of the rewards.
+    - 6, pairwise policy gradient: `PairwiseProximal`, evaluated at the policy that sampled;
+      `GroupRelative(scale="none")` keeps the difference of the rewards.
     - N1, reward: `ReferencePenalty(0.1)` after `OutcomeScore`.
     - N2, separate clip (V1): `PairwiseProximal(kind="separate")`.
     - N3, joint clip (V2): `PairwiseProximal(kind="joint")`, an option.
-    - N4, reward model: left out: it is trained before; the environment pays its score.
+    - N4, reward model: left out: it is trained beforehand, and the environment returns its score.
 
 Differs:
-    - Choice of V1 or V2: both are the paper's; the recipe takes V1, whose clip range is the one of PPO.
+    - Choice of V1 or V2: the paper has both; the recipe uses V1, whose clip range is that of PPO.
     - Coefficient of the divergence: not stated; 0.1 here.
-    - Optimizer steps a batch: not stated; 1 here, in which both ratios are 1 and nothing is clipped.
+    - Optimizer steps a batch: not stated; 1 here, so that both ratios are 1 and nothing is clipped.
       `P3O.replace(minibatches=4)` makes 4.
 """
 
@@ -46,12 +47,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReferencePenalty(BatchComponent):
-    """Subtracts the divergence from a reference from the score of each draw.
+    """Subtract the divergence from a reference model from the score of each draw.
 
         score <- score - coefficient * sum over trained tokens of (log p_behaviour - log p_reference)
 
     Args:
-        coefficient: above 0.
+        coefficient: factor of the divergence, above 0.
 
     Example:
         >>> from agentrl_core.recipes.p3o import ReferencePenalty
@@ -70,7 +71,7 @@ class ReferencePenalty(BatchComponent):
     coefficient: float = option(0.1, above=0)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with a lower `score` for draws that have left the reference."""
+        """Return `batch` with the penalty subtracted from the `score` of draws."""
         tokens, draws = Rows(batch, "token"), Rows(batch, "draw")
         away = tokens.values("behaviour_logprob") - tokens.values("reference_logprob")
         counted = tokens.flags("trainable") & np.isfinite(away)
@@ -80,19 +81,19 @@ class ReferencePenalty(BatchComponent):
 
 @dataclass(frozen=True)
 class PairwiseProximal(WeightedLoss):
-    """Moves the two answers of a pair apart by the difference of their rewards, within a clip range.
+    """Move the two answers of a pair apart according to the difference of their rewards, within a clip range.
 
-    With R the advantages of the two answers (their rewards, a divergence folded in), r their ratios to the old policy
-    (joint, within exp(+-20)) and D = log p(y1) - log p(y2), a pair costs - J:
+    R are the advantages of the two answers (their rewards with the divergence), and r the ratios of whole answers to
+    the old policy, limited to exp(+-20). With D = log p(y1) - log p(y2), a pair costs - J:
 
         `separate`: J = 1/2 sum over i of min(v r_i, v clip(r_i, 1 +- epsilon)),  v = sg((R_i - R_j) r_j)
         `joint`:    J = 1/2 min(v D, v clip(D, D_old +- epsilon)),                v = sg((R_1 - R_2) r_1 r_2)
 
     Args:
-        aggregate: as of every loss.
-        constant: as of every loss.
-        kind: `separate` or `joint`.
-        epsilon: between 0 and 1.
+        aggregate: see `WeightedLoss`.
+        constant: see `WeightedLoss`.
+        kind: `separate` or `joint`, see above.
+        epsilon: size of the clip range, between 0 and 1.
 
     Example:
         >>> import torch
@@ -114,11 +115,11 @@ class PairwiseProximal(WeightedLoss):
     epsilon: float = option(0.2, above=0, below=1)
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """How far each pair is from the difference of its rewards, clipped, and metrics."""
+        """Return the loss of the pairs, and metrics."""
         sequences, pairs, members = tokens.segments("sequence"), tokens.segments("pair"), tokens.members("pair")
 
         def difference(values: Tensor) -> Tensor:
-            """Of each member, its value minus the other's."""
+            """Return, for each member, its value minus the value of the other member."""
             return 2.0 * values - members.spread(members.sum(values))
 
         away = tokens.limited(sequences.sum(tokens.logprob - tokens.stream("old_logprob")))
@@ -132,7 +133,7 @@ class PairwiseProximal(WeightedLoss):
             value = gain * ratio.detach() * other
             apart = difference(sequences.sum(tokens.logprob))
             before = difference(sequences.sum(tokens.stream("old_logprob")))
-            # The same for both members, so half of it each.
+            # Both members have the same objective, so each gets half of it.
             bounded = apart.clamp(min=before - self.epsilon, max=before + self.epsilon)
             objective = torch.minimum(value * apart, value * bounded) / 4.0
         objective = torch.where(sequences.exists, objective, 0.0)

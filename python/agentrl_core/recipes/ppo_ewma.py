@@ -1,34 +1,35 @@
-"""PPO-EWMA: the step is held near an average of past policies, whoever sampled the data (arXiv:2110.00641).
+"""PPO-EWMA: hold each step near an average of past policies, whichever policy sampled the data (arXiv:2110.00641).
 
     L = - mean over tokens of min(r A, clip(u, 0.8, 1.2) c A) + 0.01 entropy
     r = p / p_behaviour,  u = p / p_average,  c = p_average / p_behaviour
     A: GAE with gamma 0.999, lambda 0.95, then (A - mean) / (std + 1e-8) over all tokens
-    average <- the mean of all weights so far, those of n steps ago by 0.99^n, after every optimizer step of the policy
+    average <- mean of all weights so far, weights of n steps ago times 0.99^n, after every optimizer step of the policy
 
-So a policy is as far from what limits it whatever the size of a batch: with batches c times smaller the decay is its
-c-th root and Adam's rate 1 / sqrt(c) of itself. Public code holds r at 100 at most; here log r is held within 20. The
-decay is a proposal (the paper scales it with the batch). In the penalty form, drift is `KL(1.0, "k2",
-column="proximal_logprob")` and there is no clip.
+So the distance between the policy and the average that limits it does not depend on the batch size: with batches c
+times smaller, use the c-th root of the decay and 1 / sqrt(c) of Adam's rate. The public code holds r at 100 at most;
+here log r is held within 20. The decay is a proposal (the paper scales it with the batch). In the penalty form, drift
+is `KL(1.0, "k2", column="proximal_logprob")` and there is no clip range.
 
-Needs: token columns `value` and `proximal_logprob`, by the models critic and proximal (the average, given to
-`recipe.updates` by that name).
+Needs: token columns `value` and `proximal_logprob`, from the models `critic` and `proximal` (the average; give it to
+`recipe.updates` under that name).
 
 Equations:
     Read: the introduction and the abstract of the paper, its public code, and notes.
 
     - C1, cap of the importance ratio: left out: the code holds it at 100; here log r is held within 20.
     - C2, decoupled objective: `Policy(clip=Clip(center="proximal"))`, clip range 0.2.
-    - C3, KL form: an option, `drift=KL(1.0, "k2", column="proximal_logprob")` and no clip.
+    - C3, KL form: an option, `drift=KL(1.0, "k2", column="proximal_logprob")` and no clip range.
     - C4, proximal network: `SyncModel(mix=0.01, corrected=True, unit="steps", own_steps=True)`: the critic's steps do
-      not count; the reset of PPG is no part of it.
-    - C5, advantages: `Gae`, then the batch's own mean and std (of n), as by default in the code; moving moments are
-      left to the user.
+      not count; the reset of PPG is not part of it.
+    - C5, advantages: `Gae`, then the batch's own mean and std (of n), the default of the code; moving moments are left
+      to the user.
     - C6, stale data: `old_logprob` and `replay` of a recipe; not computed: an experiment of the paper.
-    - N1, rule for the batch size: left out: decay and rate are the user's; the rule is stated above.
+    - N1, rule for the batch size: left out: the user sets decay and rate; the rule is stated above.
 
 Differs:
-    - Value coefficient: 0.5 in the code, where both losses move one network; the critic has its own optimizer here.
-    - Log-probs of the average: computed anew for each minibatch in the code; here before the first step of a batch.
+    - Value coefficient: 0.5 in the code, where both losses train one network; here the critic has its own optimizer.
+    - Log-probs of the average: the code computes them again for each minibatch; here they are computed once, before
+      the first step of a batch.
     - Decay: no number is public for language models; 0.99 here.
 """
 

@@ -1,12 +1,13 @@
-"""A practitioner's guide to agents of many turns: each turn is paid at its end, and a critic judges every token.
+"""A practitioner's guide to multi-turn agents: reward each turn at its end, and value every token with a critic.
 
-    won: r_k over the number of turns with r_k > 0, so that ones add up to 1;   lost: r_k over 10
-    A_t: GAE of tokens with r_k at the last token of turn k, no discount, less 0.01 (log p - log p_ref) at each token
-    L = PPO's, clipped at 0.2 and 3, on (A - mean) / std over all tokens;   L_critic = mean over tokens of 1/2 (V - R)^2
+    won: r_k divided by the number of turns with r_k > 0, so that rewards of 1 add up to 1;   lost: r_k divided by 10
+    A_t: GAE of tokens with r_k at the last token of turn k, no discount, minus 0.01 (log p - log p_ref) at each token
+    L = PPO's loss, clip range 0.2 and dual clip 3, on (A - mean) / std over all tokens
+    L_critic = mean over tokens of 1/2 (V - R)^2
 
-Dense rewards speed training up, and how stable they leave it depends on the estimator. The largest number of paid
-turns is the environment's (10 is a proposal); lambda is not stated, and 1 as in verl. Without a critic (RLOO):
-`advantage.GroupRelative(center="leave_one_out", scale="none", singleton="raw")` on the sum of the turns' rewards.
+Dense rewards speed up training; how stable it is then depends on the estimator. The environment defines the largest
+number of rewarded turns (10 is a proposal). Lambda is not stated; here it is 1, as in verl. Without a critic (RLOO),
+use `advantage.GroupRelative(center="leave_one_out", scale="none", singleton="raw")` on the sum of the turns' rewards.
 
 Equations:
     Read: the abstract, the code and its recipes.
@@ -16,13 +17,15 @@ Equations:
     - C3, KL in the reward: `Gae(kl_coefficient=0.01)`.
     - C4, GAE over turns: `Gae(column="turn_reward")`, then whitening; tokens of the environment are skipped.
     - C5, RLOO: the `GroupRelative` above.
-    - C6, policy loss: `Policy(clip=Clip(dual=3.0))`, one token mean.
+    - C6, policy loss: `Policy(clip=Clip(dual=3.0))`, one mean over all tokens.
 
 Differs:
-    - The most rewards that a task can give: of each task in the code; one number here, `SharedTurns(count=10)`.
-    - KL: 0.01 here too, in the rewards; the loss has none. With RLOO the code has 0.001.
+    - The most rewards that a task can give: a number for each task in the code; one number for all tasks here,
+      `SharedTurns(count=10)`.
+    - KL: 0.01 in the rewards, in the code and here; the loss has none. With RLOO the code has 0.001.
 
-Source: arXiv:2510.01132. Needs: rewards of steps, the fact success; the critic as token column `value`; the reference.
+Source: arXiv:2510.01132. Needs: rewards of steps; the fact `success`; the critic's token column `value`; the model
+`reference`.
 """
 
 from __future__ import annotations
@@ -44,13 +47,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SharedTurns(BatchComponent):
-    """Makes the rewards of a won episode's turns add up to about 1, and those of a lost one to less.
+    """Scale the rewards of an episode's turns, so that they add up to about 1 if it is won, and to less if it is lost.
 
-    step_score = reward / n, n the number of the draw's turns whose reward is above 0 (at least 1) if it succeeded, and
-    `count` if not. A turn without a reward has 0. `score` is the sum of a draw; it is unknown if the success is.
+    step_score = reward / n. If the draw succeeded, n is the number of its turns with a reward above 0 (at least 1);
+    otherwise n is `count`. A turn without a reward has 0. `score` is the sum over the draw. It is unknown if the
+    success is unknown.
 
     Args:
-        count: the largest number of turns that are paid, at least 1.
+        count: largest number of turns that can be rewarded, at least 1.
 
     Raises:
         RecipeError: the option is out of range.

@@ -1,34 +1,35 @@
-"""PROPS, applied to trees: sample next from the places that were sampled too rarely (arXiv:2311.08290).
+"""PROPS, applied to trees: branch next at turns that were sampled too rarely (arXiv:2311.08290).
 
-Of 16 rollouts 8 start at the prompt, and the others leave where the tree undersamples the policy (`UnderSampled`), so
-that a group is nearer to the policy than as many independent samples. The behaviour policy, which the paper trains by
-gradient steps for this, is left out: it would change while a batch is sampled, every 16 actions. Its rule chooses
-places of a tree here; its clip of 0.3 and its stop are those of that policy. The target's update is the paper's, with
-a turn as an action:
+Of 16 rollouts, 8 start at the prompt. The rest are branches that leave where the tree undersamples the policy
+(`UnderSampled`), so that a group is closer to the policy than 16 independent samples. For this purpose the paper trains
+a behaviour policy by gradient steps. It is left out, with its clip of 0.3 and its stop, because it would change while a
+batch is sampled, every 16 actions. Here the paper's rule selects turns of a tree. The target's update is the paper's,
+with a turn as an action:
 
     A_t = delta_t + 0.99 * 0.95 A_{t+1},   delta_t = r_t + 0.99 V_{t+1} - V_t,   normalised over the batch
     L = - mean of min(rho A, clip(rho, 0.8, 1.2) A) - 0.01 entropy,   until mean(rho - 1 - log rho) > 0.03
 
-rho is the ratio to the policy at the start of the update, not to the one that sampled.
+rho is the ratio to the policy at the start of the update, not to the policy that sampled.
 
 Equations:
     Read: the public code, the abstract, a review of the paper, and notes by others. The paper's text was not read.
 
-    - C1, behaviour's loss: left out: there is no behaviour policy; `UnderSampled` has its aim.
-    - C2, when: left out: the same; `UnderSampled` looks at the tree after each round.
+    - C1, behaviour's loss: left out: there is no behaviour policy; `UnderSampled` has the same aim.
+    - C2, when: left out: as C1; `UnderSampled` reads the tree after each round.
     - C3, ROS: left out: the forerunner of C1.
-    - C4, advantage: `Gae`, at turns.
+    - C4, advantage: `Gae`, at the level of turns.
     - C5, target's loss: `Policy`, `GroupRelative` over the batch, std of n - 1; log-probs recomputed.
-    - C6, whole: `Policy(entropy=0.01)`, `Value(clip=0.2)`, `StopTraining` of the updates, above a divergence of 0.03.
-    - C7, buffer: left out: of one batch by default, as here; `replay.Mix` adds earlier ones.
+    - C6, whole: `Policy(entropy=0.01)`, `Value(clip=0.2)`, and `StopTraining`, which ends the updates above a
+      divergence of 0.03.
+    - C7, buffer: left out: it has one batch by default, as here; `replay.Mix` adds earlier ones.
 
 Differs:
-    - Stop: after a step of the policy here, when the critic has had all its steps; the code looks at the last minibatch
-      of an epoch and ends both.
+    - Stop: here after a step of the policy, when the critic has had all its steps; the code tests the last minibatch of
+      an epoch, and stops both models.
     - Normalisation: over the mini-batch in the code; over the batch here.
-    - Ratio: of an action in the code; of each token of a turn here, with a mean over turns.
-    - Weight of the value loss: 0.5 beside the policy's loss in the code; the critic is a model with its own optimizer
-      here.
+    - Ratio: per action in the code; here per token of a turn, with a mean over turns.
+    - Weight of the value loss: 0.5 beside the policy's loss in the code; here the critic is a model with its own
+      optimizer.
 
 Needs: the models critic and policy; rewards of turns.
 """
@@ -47,24 +48,26 @@ from agentrl_core.schedule import Above, StopTraining
 
 @dataclass(frozen=True)
 class UnderSampled(BudgetedRollout):
-    """Forks where the branches lag behind the policy (after PROPS, Corrado and Hanna, arXiv:2311.08290).
+    """Fork where the branches sample the policy too rarely (after PROPS, Corrado and Hanna, arXiv:2311.08290).
 
-    A few samples are no image of the policy: some actions come up more often than they are likely, others less. After
-    `initial` branches from the prompt each further one leaves a turn of the tree: from the beginning on, the walk
-    follows the turn `a` with the smallest
+    A few samples do not represent the policy: some actions occur more often than their probability, others less often.
+    After `initial` branches from the prompt, each further branch leaves a turn of the tree. To find it, a walk from the
+    prompt repeatedly follows the turn `a` with the smallest
 
         n(a) / sum(n)  -  p(a) / sum(p)
 
-    over the turns tried at the same place (`n`: branches that ended behind it, `p`: exp of the log-prob of its tokens,
-    as sampled), until nothing was tried behind it. If that turn ended its episode, the branch leaves before it.
-    So the branches of a group come closer to the policy without more of what it had too much of.
+    over the turns tried at the same node, until it reaches a turn after which nothing was tried. `n` is the number of
+    branches that ended after the turn, `p` is exp of the log-prob of its tokens, as sampled. If the last turn of the
+    walk ended its episode, the branch leaves before it. So the branches of a group come closer to the policy, without
+    more samples of turns that are already too frequent.
 
     PROPS itself changes the behaviour policy of a control task by gradient steps; this is its rule for a tree.
 
     Args:
-        budget: branches of a group in the end. It takes the place of the collector's `group_size`.
+        budget: final number of branches of a group. It replaces the collector's `group_size`.
         initial: branches that start at the prompt.
-        parallel: branches that are added side by side; they count as visits of each other.
+        parallel: number of branches that are added at once; the turns of later ones are chosen as if earlier ones had
+            been visited.
 
     Raises:
         RecipeError: an option is out of range.
@@ -78,7 +81,7 @@ class UnderSampled(BudgetedRollout):
     parallel: int = option(4, at_least=1)
 
     async def group(self, group: Group) -> None:
-        """Branches from the prompt, then those that leave the tree."""
+        """Run branches from the prompt, then branches that leave the tree."""
         await group.run(group.start_many(self.initial))
         while room := self.budget - group.count:
             tree = group.tree

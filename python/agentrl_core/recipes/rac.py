@@ -1,12 +1,12 @@
-"""RaC: to recover is learned, and to do better after it, not the mistake before (arXiv:2509.07953).
+"""RaC: train on recoveries and the corrections after them, not on the mistakes before (arXiv:2509.07953).
 
     L = mean over the tokens of recoveries and corrections of - log p
 
-If a rollout fails at a step that the environment flags, it continues after that step, with an action that takes the
-world back (`undo`, an action that the environment has to know). From there the policy goes on, for at most 4 turns. If
-it succeeds, the recovery and the correction are imitated; the failing part is context, and other rollouts are not
-trained. Half of a batch are recoveries of earlier iterations. In the paper a person recovers and corrects a robot; this
-is its idea for agents.
+If a rollout fails at a step that the environment flags, a branch continues after that step with an action that reverts
+it (`undo`; the environment has to support this action). From there the policy continues for at most 4 turns. If it
+succeeds, the recovery and the correction are imitated. The failed part is context, and other rollouts are not trained.
+Half of a batch are recoveries of earlier iterations. In the paper a person recovers and corrects a robot; this recipe
+applies the idea to agents.
 
 Equations:
     Read: a public port, and notes of others; the paper's text was not read.
@@ -14,11 +14,12 @@ Equations:
     - N1, record: `Recovered`; a correction that fails is dropped.
     - N2, mask: `Branch.fork(train_prefix=False)`, and `Train(where=Where(column="recovered"))`.
     - N3, loss: `Imitation("token_mean")`.
-    - N4, rounds: `Mix`; not computed: the example counts frames of a data set, the memory trajectories to draw from.
+    - N4, rounds: `Mix`; not computed: the example counts frames of a data set, the memory counts trajectories to draw
+      from.
 
 Differs:
     - Intervention: by a person in the paper, at any time; here by one action and the policy, after a flagged step.
-    - Failing segment: masked by the notes and here; trained in the port.
+    - Failing segment: masked in the notes and here; trained in the port.
     - Rounds: training on all data again in the paper; half of each batch here.
 
 Source: "RaC: robot learning for long-horizon tasks by scaling recovery and correction" (arXiv:2509.07953).
@@ -42,16 +43,16 @@ from agentrl_core.rollout import Branch, ErrorLocation, Group, Repair
 
 @dataclass(frozen=True)
 class Recovered(Repair):
-    """Recoveries after the steps at which members failed.
+    """Fork members after the step at which they failed, undo this step, and let the policy correct it.
 
-    A branch in which the environment refuses the undo (it flags a format or tool error, or the episode ends) is
-    dropped with a warning, so no recovery is trained that did not happen. An environment that takes any text without a
-    flag is not noticed. A branch whose correction does not solve the task is dropped too. The draw column `recovered`
-    is 1 for a recovery.
+    If the environment refuses the undo (it flags a format or tool error, or the episode ends), the branch is dropped
+    with a warning, because its recovery did not happen. The program does not notice if an environment accepts any text
+    without a flag. A branch whose correction does not solve the task is dropped too. The draw column `recovered` is 1
+    for a recovery.
 
     Args:
-        undo: the action that takes the environment back.
-        turns: of the correction, at most; then it is truncated.
+        undo: the action that reverts the last step in the environment.
+        turns: largest number of turns of the correction, after which the branch is truncated.
 
     Raises:
         RecipeError: an option is out of range.
@@ -68,13 +69,13 @@ class Recovered(Repair):
     turns: int = option(4, at_least=1)
 
     async def repair(self, group: Group, branch: Branch, fault: ErrorLocation) -> bool:
-        """After the failing turn, a recovery and a correction."""
+        """Run a recovery and a correction after the failed turn, and return whether they solve the task."""
         end = fault.step.turn + 1
         if end == len(branch.turns):
             return False  # the mistake ended the episode
         fork = branch.fork(at=branch.position_after(end), train_prefix=False, facts={"recovered": 1.0})
         turn = await fork.turn(self.undo)
-        # After an undo that did nothing the policy would be trained as if it had recovered.
+        # If the undo did nothing, the policy would be trained on a recovery that did not happen.
         if turn.flags & (StepFlag.FORMAT_ERROR | StepFlag.TOOL_ERROR) or fork.status == "finished":
             group.drop([fork], "the environment refused the undo")
             warnings.warn(

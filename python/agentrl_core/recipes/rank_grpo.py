@@ -1,8 +1,8 @@
-"""Rank-GRPO: the items of a written list are compared place by place (arXiv:2510.20150).
+"""Rank-GRPO: compare the items of a written list with items at the same rank (arXiv:2510.20150).
 
-Each item has one ratio, the geometric mean over its tokens; the end of the list has its own. Other tokens of no item,
-such as separators, are out of the loss. The loss is the mean over the K items of a list, each the mean over its tokens,
-then over lists.
+Each item has one ratio, the geometric mean over its tokens; the end of the list has its own ratio. All other tokens,
+such as separators, are left out of the loss. The loss of an item is the mean over its tokens. The total loss is the
+mean over the K items of a list, then over lists.
 
 Equations:
     Read: the public code, the abstract, and notes of others with the paper's objective; its text was not found.
@@ -11,23 +11,23 @@ Equations:
     - C2, each rank by itself: `ItemRelative(credit="independent")`.
     - C3, advantage of a rank: `ItemRelative`, std of n - 1 and 1e-4.
     - C4, ratio of a rank: `Ratio("item")`.
-    - N1, objective of the paper: `ItemShares`, mean over the K items of a list; clip ranges and KL as C5.
+    - N1, objective of the paper: `ItemShares`, mean over the K items of a list; clip ranges and KL as in C5.
     - C5, loss in the code: `RANK_GRPO.replace(weight=None)`, the mean over the tokens of a list; clip ranges 0.06 and
       0.08, KL 0.001; `ItemRelative` writes `keep`.
     - C6 and C8, length and end of a list: `overflow`, `complete` and `incomplete` of `ItemRelative`.
     - C7, lists that cannot be read: hits that are NaN are worth 0.
 
 Differs:
-    - Items beyond the last: one ratio for all of them in the public code, one for each here. For one, cut the column
-      `item` at K + 1.
-    - Reward: the abstract has the causal one, as here; the command of the public code trains with
+    - Items beyond the last: one ratio for all of them in the public code, one for each here. To get one ratio, clip
+      the column `item` at K + 1.
+    - Reward: the abstract has the causal reward, as here; the command of the public code trains with
       `credit="independent"`.
     - Optimizer steps a batch: 1, in the code and here; the paper also has 2. The clip range acts on off-policy lists
       alone, or with `RANK_GRPO.replace(epochs=2)`.
     - Warm start by behaviour cloning: left out, it comes before this recipe.
 
-Needs: the draw columns `hit.0`, `hit.1`, ...; the token column `item`, of `arl.annotate(batch, "item",
-spans.Parsed(...))` with what finds the items of a written list.
+Needs: the draw columns `hit.0`, `hit.1`, ...; the token column `item`, computed by `arl.annotate(batch, "item",
+spans.Parsed(...))` with a function that finds the items of a written list.
 """
 
 from __future__ import annotations
@@ -48,20 +48,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ItemRelative(BatchComponent):
-    """Gives each item of a list that a draw writes an advantage of its own: items are compared place by place.
+    """Compute a separate advantage for each item of a written list, relative to the items at the same rank.
 
-    The advantage of a token is that of the item it writes, compared with the item at the same place in the other draws.
-    The draw columns `hit.0`, `hit.1`, ..., one for each of K items, hold what each is worth; the token column `item`
-    has the item that a token writes: 1 to K, more where it is beyond the last, 0 none. The end of a list is the last
-    token of a draw that was not cut off, where it writes no item. An item that was not written is worth 0, and votes.
-    Other tokens of no item have no advantage and are left out of the loss.
+    The advantage of a token is that of the item it belongs to, compared with the items at the same rank in the other
+    draws of the group. The draw columns `hit.0`, `hit.1`, ..., one for each of K items, hold the worth of each item.
+    The token column `item` holds the item that a token belongs to: 1 to K, more if it is beyond the last, 0 for none.
+    The end of a list is the last token of a draw, if the draw was not truncated and the token belongs to no item. A
+    missing item is worth 0, and votes. All other tokens without an item have no advantage and are left out of the
+    loss.
 
     Args:
-        credit: `independent`: an item is worth its own hit; `log_discount`: sum_{j >= k} hit_j / log2(j + 1), from
-            place 1.
+        credit: worth of an item: its own hit (`independent`), or sum_{j >= k} hit_j / log2(j + 1), from rank 1
+            (`log_discount`).
         overflow: advantage of tokens beyond the last item.
-        complete: advantage of the end token where all K items were written and no more.
-        incomplete: advantage of the end token where one was not.
+        complete: advantage of the end token if all K items were written and no more.
+        incomplete: advantage of the end token if an item is missing.
         normalisation: how items are compared.
 
     Example:
@@ -114,11 +115,11 @@ class ItemRelative(BatchComponent):
 
 @dataclass(frozen=True)
 class ItemShares(BatchComponent):
-    """Counts the items of a list alike: the tokens of an item share 1 / K of the list, as does the end of it.
+    """Weight items of a list equally: each item's tokens share 1 / K of the list, as does the end of the list.
 
-    With `Policy("sequence_mean")`, whose mean is over the tokens of a list, the weight of a token is that list's tokens
-    over K times those of its item. K is the number of columns `hit.0`, `hit.1`, ...: an item that was not written has
-    no tokens and is worth 0. The KL stays a mean over the tokens of a list.
+    `Policy("sequence_mean")` takes the mean over the tokens of a list. So the weight of a token is the number of the
+    list's tokens divided by K times the number of its item's tokens. K is the number of columns `hit.0`, `hit.1`,
+    ...: a missing item has no tokens and adds 0 to the loss. The KL remains a mean over the tokens of a list.
 
     Example:
         >>> from agentrl_core.recipes.rank_grpo import ItemShares

@@ -1,11 +1,11 @@
-"""RAPID: one large rollout phase feeds several off-policy steps, each with truncated importance weights.
+"""RAPID: use one large rollout phase for several off-policy steps, each with truncated importance weights.
 
     A = R - b, b the mean of the group
     L = - mean over tokens of sg(min(r, 2)) A log p,   4 minibatches of one rollout phase
 
-There is neither a clip nor a reference. The paper's baseline is weighted by the ratios of the update, b = sum w R / sum
-w or sum w R / G; that is left out, since no source read has its form, and b is the group's mean, which both are at the
-first step. How many steps a phase feeds is tuned for each task.
+There is neither a clip nor a reference. The paper's baseline is weighted by the ratios of the update, b = sum w R /
+sum w or sum w R / G. The weighting is left out, since no source that was read has its form. Here b is the group's
+mean, which both formulas give at the first step. The number of steps per phase is tuned for each task.
 
 Equations:
     Read: the abstract, and public reviews of the paper; its text was not read.
@@ -18,7 +18,7 @@ Equations:
 
 Differs:
     - Baseline: weighted by w in the paper, the mean of the group here.
-    - Weight: of a token here; the reviews do not say of what, and a weighted reward suggests the response.
+    - Weight: per token here; the reviews do not state its level, and a weighted reward suggests the response.
 
 Source: RAPID: An Efficient Reinforcement Learning Algorithm for Small Language Models (arXiv:2510.03515).
 """

@@ -1,20 +1,20 @@
-"""ReDit: add a little noise to discrete rewards, so that groups of equal rewards have a direction (arXiv:2506.18631).
+"""ReDit: add a little noise to discrete rewards, so that groups of equal rewards have a gradient (arXiv:2506.18631).
 
     R' = R + u,  u uniform in [-0.05, 0.05],   A = (R' - mean) / std
 
-A group of equal rewards gets advantages of full size, which is meant: the size of the noise drops out. Filters judge
-the reward without noise, `score_clean`.
+A group of equal rewards gets advantages of full size. This is intended: the size of the noise cancels. Filters read the
+reward without noise, `score_clean`.
 
 Equations:
     Read: the paper's abstract, and notes of others.
 
     - S1, dithered reward: `NoiseReward`, new noise for each draw of each iteration.
-    - S2, noise: uniform with a = 0.05; `NoiseReward(kind="normal")` has the same spread, a / sqrt(3).
+    - S2, noise: uniform with a = 0.05; `NoiseReward(kind="normal")` has the same standard deviation, a / sqrt(3).
     - S3, group advantage: `GroupRelative`, std of n - 1 with nothing added to it.
     - S4, policy loss: `Policy`, clip range 0.2.
 
 Differs:
-    - Clip range, KL, optimizer steps: of GRPO in the paper, without numbers; 0.2, none and 1 here.
+    - Clip range, KL, optimizer steps: as in GRPO in the paper, without numbers; 0.2, none and 1 here.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NoiseReward(BatchComponent):
-    """Adds noise to discrete scores, so that groups of equal scores have a direction.
+    """Add noise to discrete scores, so that groups of equal scores have a gradient.
 
-    The noise has mean 0 and standard deviation amplitude / sqrt(3): uniform in [-amplitude, amplitude], or normal. That
-    of a draw follows from `seed`, its iteration and its trajectory. The score without noise is kept as `score_clean`,
-    for filters. Source: ReDit, arXiv:2506.18631.
+    The noise is uniform in [-amplitude, amplitude] or normal, with mean 0 and standard deviation amplitude / sqrt(3).
+    It is determined by `seed`, and by the iteration and the trajectory of the draw. The score without noise is kept as
+    `score_clean`, for filters. Source: ReDit, arXiv:2506.18631.
 
     Args:
-        amplitude: see above.
+        amplitude: largest uniform noise, see above.
         kind: `uniform` or `normal`.
-        only_if_std_below: only groups whose scores have a smaller standard deviation get noise; None: all do.
-        seed: of the noise.
+        only_if_std_below: add noise only to groups whose scores have a smaller standard deviation; None: to all groups.
+        seed: seed of the noise.
 
     Raises:
         RecipeError: an option is out of range.
@@ -69,7 +69,7 @@ class NoiseReward(BatchComponent):
     seed: int = option(0, at_least=0)
 
     def own_needs(self) -> Iterable[Column]:
-        """The groups, where their spread decides."""
+        """Return the column of group ids if the standard deviation of a group decides whether it gets noise."""
         if self.only_if_std_below is not None:
             yield draw("group_id")
 

@@ -1,15 +1,15 @@
-"""REINFORCE++-baseline: scores less their group's mean, compared over the whole batch (arXiv:2501.03262).
+"""REINFORCE++-baseline: subtract the group mean from scores, then normalise over the whole batch (arXiv:2501.03262).
 
     A_i = R_i - mean(R of the group),   then (A - mean) / max(std, 1e-4) over all tokens of the batch
 
-with PPO's clipped loss, and beta k2 to a reference in the loss, beta = 1e-5. It is the form of REINFORCE++ for
-several rollouts a task: the group's mean measures how hard the task is, the batch sets the size of a step.
+The loss is PPO's clipped loss plus the KL penalty beta k2 to a reference, beta = 1e-5. It is the form of REINFORCE++
+for several rollouts per task: the group mean measures how hard the task is, and the batch sets the size of a step.
 
 Equations:
-    Read: the authors' code (OpenRLHF), verl's, and notes on the paper; its text was not read.
+    Read: the authors' code (OpenRLHF), verl's code, and notes on the paper; the paper's text was not read.
 
     - 6, group mean: `GroupRelative(scale="none")`.
-    - 7, global normalisation: the second `GroupRelative`, over all trained tokens, variance over n.
+    - 7, global normalisation: the second `GroupRelative`, over all trained tokens, variance with divisor n.
     - 8, loss: `Policy(kl=KL(1e-5, "k2"))`.
     - C1, correction for the engine: an option of the authors' script, `old_logprob="recomputed"` with
       `ImportanceWeight(kind="mask", at_least=0.5, at_most=5.0)`.
@@ -17,7 +17,7 @@ Equations:
 
 Differs:
     - Statistics: over the responses in the paper's appendix (`level="draw"`); over tokens in its code and here.
-    - Variance in verl: over n - 1, with 1e-8 added; `ddof=1, scale_at_least=0.0, variance_eps=1e-8` is this.
+    - Variance in verl: divisor n - 1, plus 1e-8; `ddof=1, scale_at_least=0.0, variance_eps=1e-8` computes it.
     - A group of one: 0 before the normalisation in the authors' code and here; verl keeps its score.
     - Mean of the loss: over each response first in the paper's equation 1; over all tokens in its code and here.
 """

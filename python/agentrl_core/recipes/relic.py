@@ -1,33 +1,34 @@
-"""ReLIC: several updates inside one very long rollout, which goes on after each of them (arXiv:2410.02751).
+"""ReLIC: update several times within one very long rollout, which continues after each update (arXiv:2410.02751).
 
-    a window of every rollout is collected, both models are updated on it, and the rollout goes on with all its tokens
-    A_t = sum_k (0.99 * 0.95)^k delta_{t+k},   delta_t = r_t + 0.99 V_{t+1} - V_t,   V after a window: its last one
+    collect a window of every rollout, update both models on it, and continue the rollout with all its tokens
+    A_t = sum_k (0.99 * 0.95)^k delta_{t+k},   delta_t = r_t + 0.99 V_{t+1} - V_t,   V after a window: its last V
     L_policy = - mean over the tokens of this window of [min(r A, clip(r, 0.8, 1.2) A) + 0.01 entropy]
     L_critic = mean over the tokens of this window of 1/2 (V - A_old - V_old)^2
 
-So what is learned in the middle of a rollout serves the rest of it, whose context the new weights read anew. A rollout
-that has ended is updated on once more as a whole: all of its tokens count, each against the weights that sampled it.
-Rewards are those of steps, since there is none of the whole before it ends. Collect with `Collector(...,
-batch_policy=BatchPolicy(max_new_tokens=l))` and groups of one. Sink-KV, a change of the model's attention, is not part
-of the recipe, and a trajectory is one episode: the paper's rollouts hold many, and no return crosses their borders.
+So an update in the middle of a rollout improves the rest of it, for which the new weights recompute the context. A
+rollout that has ended is used for one more update as a whole: all of its tokens count, each with a ratio to the weights
+that sampled it. Rewards belong to steps, since a whole rollout has no reward before it ends. Collect with
+`Collector(..., batch_policy=BatchPolicy(max_new_tokens=l))` and groups of one. Sink-KV, a change of the model's
+attention, is not part of the recipe. A trajectory is one episode: the paper's rollouts hold many, and no return crosses
+their borders.
 
 Equations:
     Read: the authors' code and the abstract; the paper's text was not read.
 
-    - C1, when: `ThisWindow`; the length of a window is the collector's.
-    - C2, advantage: `Gae` over the whole rollout so far; episodes are draws of their own.
-    - C3, loss: `Policy(entropy=0.01)` and `Value` of the model critic, on what `ThisWindow` keeps.
-    - C4, after a partial update: `Gae` reads `value`, which is annotated anew for all tokens of each batch; the
-      shuffle of ended episodes is left to the user, as a trajectory holds one.
+    - C1, when: `ThisWindow`; the collector sets the length of a window.
+    - C2, advantage: `Gae` over the whole rollout so far; each episode is its own draw.
+    - C3, loss: `Policy(entropy=0.01)` and `Value` of the model critic, on the tokens that `ThisWindow` keeps.
+    - C4, after a partial update: `Gae` reads `value`, which is annotated anew for all tokens of each batch; the shuffle
+      of ended episodes is left to the user, since a trajectory holds one episode.
     - C5, Sink-KV: left out: a change of the model's attention.
-    - C6, after the full update: not computed: a new rollout begins with its prompt alone, as every trajectory does.
+    - C6, after the full update: not computed: a new rollout starts with its prompt alone, as every trajectory does.
 
 Differs:
-    - Time: a step of the environment in the paper, a token here, since a window may end within an action. Discounts
-      and critic are of tokens, so that long actions are discounted more.
-    - Value behind a window: that of the next state in the code, the last one again here, since no forward pass reads
-      one behind the last token; `at_truncation="bootstrap"` takes a column `next_value`.
-    - Weight of the value loss: 0.5 beside the policy's in the code; the critic has its own optimizer here.
+    - Time: a step of the environment in the paper, a token here, since a window may end within an action. Discounts and
+      critic work on tokens, so that long actions are discounted more.
+    - Value behind a window: the value of the next state in the code; the last value of the window again here, since no
+      forward pass computes one after the last token; `at_truncation="bootstrap"` reads a column `next_value`.
+    - Weight of the value loss: 0.5 relative to the policy's in the code; the critic has its own optimizer here.
 
 Needs: rewards of steps; the critic as token column `value`.
 """
@@ -52,10 +53,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ThisWindow(BatchComponent):
-    """Keeps in all losses only the tokens that the newest weights of their draw sampled; the others are context.
+    """Keep in all losses only the tokens sampled by the newest weights of their draw; other tokens are context.
 
-    Of a draw that has ended, whose tokens are not `truncated`, all are kept. `recipes.t_ppo.LatestVersionOnly` does so
-    in the policy's loss alone, and for all draws.
+    If a draw has ended, so that its tokens are not `truncated`, all its tokens are kept.
+    `recipes.t_ppo.LatestVersionOnly` makes no such exception for ended draws, and acts in the policy's loss only.
 
     Example:
         >>> from agentrl_core.recipes.relic import ThisWindow

@@ -1,25 +1,26 @@
-"""ReMax: the greedy answer is the baseline, in the place of a critic (arXiv:2310.10505).
+"""ReMax: use the score of a greedy rollout as the baseline, instead of a critic (arXiv:2310.10505).
 
-Each task is sampled once and answered once greedily; D = clip(R - R_greedy, -5, 5), and of n trained tokens the t-th
-has
+Each task is answered once by sampling and once greedily. With D = clip(R - R_greedy, -5, 5), the t-th of n trained
+tokens has
 
     advantage = 0.99^(n - t + 1) D - 0.05 (log pi - log pi_ref),    L = - mean over tokens of advantage * log pi.
 
-The greedy rollout has an episode of its own; it is scored and never trained.
+The greedy rollout has its own episode; it is scored and never trained.
 
 Equations:
     Read: verl's code and notes; and a copy of the paper's script for the discount and the KL.
 
-    - C1, baseline: `GreedyRelative`; `Rounds` makes the greedy answer.
-    - C2, advantage: `GreedyRelative(gamma=1.0)`; the script's discount of 0.99 is the default.
-    - N1, loss: `Reinforce`, of the mean over tokens.
+    - C1, baseline: `GreedyRelative`; `Rounds` generates the greedy rollout.
+    - C2, advantage: `GreedyRelative(gamma=1.0)`; the recipe uses the script's discount of 0.99.
+    - N1, loss: `Reinforce`, with a mean over tokens.
 
 Differs:
     - Discount: 1 in verl, 0.99 in the script and here.
-    - KL: of the token and of all later ones in verl; of the token alone in the script and here, 0.05 of it.
+    - KL: in verl, the KL of the token and of all later tokens; in the script and here, the KL of the token alone, times
+      0.05.
     - Aggregation: the sum over tokens in the method, the mean over all tokens in the script and here;
-      `Policy(clip=None, surrogate=Reinforce(), aggregate="constant", constant=1.0)` is the sum.
-    - Greedy answer without a score: an error, since a task without a baseline has no advantage.
+      `Policy(clip=None, surrogate=Reinforce(), aggregate="constant", constant=1.0)` gives the sum.
+    - Greedy answer without a score: it raises an error, since a task without a baseline has no advantage.
 """
 
 from __future__ import annotations
@@ -43,18 +44,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GreedyRelative(BatchComponent):
-    """How much more a draw scored than a greedy rollout of the same task, discounted towards its first token.
+    """Advantage of a draw over a greedy rollout of the same task, discounted towards its first token.
 
-        advantage = gamma^(n - t + 1) * D - kl_coefficient * (log pi - log pi_ref) of the t-th of n trained tokens
+        advantage = gamma^(n - t + 1) * D - kl_coefficient * (log pi - log pi_ref) for the t-th of n trained tokens
 
-    D = score - score of the group's greedy draws, of a size of at most `at_most`. The draw column `greedy` is 1 for
-    those: their advantage is 0, and `weight.FlagFilter(flags="greedy", level="draw")` leaves them out of the loss. The
-    KL of a token counts for that token alone. Source: ReMax, arXiv:2310.10505 (`gamma=0.99, kl_coefficient=0.05`).
+    D = score - score of the group's greedy draws, clipped to a size of at most `at_most`. The draw column `greedy` is 1
+    for greedy draws: their advantage is 0, and `weight.FlagFilter(flags="greedy", level="draw")` excludes them from the
+    loss. The KL of a token affects only this token. Source: ReMax, arXiv:2310.10505 (`gamma=0.99,
+    kl_coefficient=0.05`).
 
     Args:
         gamma: discount from token to token, 0 to 1.
-        kl_coefficient: price of the distance from the reference, at least 0.
-        at_most: the largest size of D; None: any.
+        kl_coefficient: coefficient of the KL to the reference model, at least 0.
+        at_most: largest absolute value of D; None: no limit.
         group_by: comma-joined key columns of the groups.
 
     Raises:
@@ -76,7 +78,7 @@ class GreedyRelative(BatchComponent):
     group_by: str = column_name("group_id", level="draw")
 
     def own_needs(self) -> Iterable[Column]:
-        """The log-probs of the policy and its reference."""
+        """Return the log-probs of the policy and of the reference model, if there is a KL."""
         if self.kl_coefficient > 0.0:
             yield from (token("behaviour_logprob"), token("reference_logprob", model="reference"))
 

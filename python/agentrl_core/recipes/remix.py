@@ -1,14 +1,14 @@
-"""ReMix: stale data beside fresh data, two divergences that change places, and a policy that is born again.
+"""ReMix: mix stale with fresh data, move weight between two KL penalties, and restart the reference from the policy.
 
 Two fifths of a batch come from the last two policies. With r = p / p_sampled and c = p_k / p_sampled, where p_k is the
-policy when the step begins,
+policy at the start of the step,
 
     L = - mean min(r A, clip(r, max(c - 0.2, 0), c + 0.2) A)
         + 1e-3 (lambda KL(p || reference) + (1 - lambda) KL(p || p_k))
     lambda = max(1 - 0.1 ceil(max(t - 50, 0) / 10), 0.5)
 
-and two passes. For fresh data c is 1, and this is PPO's clip. After iteration 50 the reference becomes the policy, and
-stored data is drawn no more.
+Each batch is used in two passes. For fresh data c is 1, and the loss has PPO's clip. After iteration 50 the policy is
+copied into the reference, and stored data is no longer drawn.
 
 Source: arXiv:2507.06892, which has no public code. Needs: `reference_logprob`, and `proximal_logprob` from
 `arl.annotate(batch, "proximal_logprob", policy)`.
@@ -16,20 +16,20 @@ Source: arXiv:2507.06892, which has no public code. Needs: `reference_logprob`, 
 Equations:
     Read: the abstract and two summaries of others; the paper's text was not read.
 
-    - N1, mixture: `Mix(share=0.4)` of a `Memory(max_age=2)`; not computed: the example has parts of rollouts, and
-      whole groups are drawn, rounded down.
+    - N1, mixture: `Mix(share=0.4)` of a `Memory(max_age=2)`; not computed: the example has parts of rollouts; here
+      whole groups are drawn, and their number is rounded down.
     - N2, loss: `Clip(center="proximal_shift")`.
     - N3, passes: `epochs=2`.
-    - N4, KL-convex: `kl` and `drift` of `Policy`, each by a `Schedule` in stairs.
-    - N5, reincarnation: `SyncModel("policy", "reference", once=51)`, and `Choice` of `replay` and `drift`.
+    - N4, KL-convex: `kl` and `drift` of `Policy`, each with a `Schedule` in stairs.
+    - N5, reincarnation: `SyncModel("policy", "reference", once=51)`, and `Choice` for `replay` and `drift`.
     - N6, advantage: `GroupRelative`, std of n - 1.
 
 Differs:
     - KL and entropy: their coefficients are not stated; 1e-3 and no entropy bonus here.
-    - Last policy of the second divergence: pi_{k-1} in the summaries; here p_k, which is the centre of the clip too. So
-      that divergence is 0 at the first of the two passes.
-    - Mean: over tokens or responses is not stated; over tokens here.
-    - Mixture: each trajectory by chance in the summaries; whole groups here, of both past policies alike.
+    - Last policy of the second divergence: pi_{k-1} in the summaries; here p_k, which is also the centre of the clip.
+      So this divergence is 0 in the first of the two passes.
+    - Mean: the sources do not state whether it is over tokens or responses; over tokens here.
+    - Mixture: each trajectory by chance in the summaries; here whole groups, of both past policies equally.
     - Clip: not stated; 0.2 around the centre here.
 """
 

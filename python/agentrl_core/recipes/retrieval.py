@@ -1,23 +1,24 @@
-"""Retrieval-augmented RL: look up what solved the task before, and show it in the prompt (arXiv:2202.08417).
+"""Retrieval-augmented RL: look up earlier solutions of the task, and show them in the prompt (arXiv:2202.08417).
 
 The paper's main contribution, a retrieval process that is trained with the agent, is left out: its losses are not
-known, and it is a network beside the policy. Here a lookup by fixed rules takes its place.
+known, and it is a network in addition to the policy. Here a lookup by fixed rules replaces it.
 
-Stored trajectories are indexed by their task; the newest three that solved it stand in front of the question. Retrieved
-trajectories are context: no token of them is trained, and the loss is as it was, here GRPO's.
+Stored trajectories are indexed by task; the newest three that solved the task are inserted before the question.
+Retrieved trajectories are context: their tokens are not trained. The loss is unchanged, here GRPO's.
 
     question = [solution, ..., solution, task],   A = (R - mean) / std of the group
 
-A task that was not solved yet is asked alone. Solutions of other tasks: `rollout.ExampleHint`.
+If the task has not been solved yet, the prompt contains no solutions. For solutions of other tasks, use
+`rollout.ExampleHint`.
 
 Equations:
     Read: the abstract, and a summary by others. The paper's text was not read.
 
     - A1, learned retrieval: left out: see above.
-    - N1, fixed retrieval: `Retrieved`, of successes of the same task, the newest three; what is shown is not trained.
+    - N1, fixed retrieval: `Retrieved`, with the newest three successes of the same task; they are not trained.
 
 Differs:
-    - Similarity: not given; the same task here.
+    - Similarity: not given; here only trajectories of the same task are retrieved.
     - Agent: a Q-network in the paper, a language model with GRPO here.
 
 Source: Retrieval-Augmented Reinforcement Learning (arXiv:2202.08417).
@@ -37,10 +38,10 @@ from agentrl_core.rollout import Branch, Group, Hint, HintSource, RolloutSpec, R
 
 @dataclass(frozen=True)
 class Retrieved(HintSource):
-    """Trajectories that solved the same task in earlier iterations, as far as the run has kept them.
+    """Show trajectories that solved the same task in earlier iterations, if the run has kept them.
 
     Args:
-        count: at most so many, the newest.
+        count: largest number of trajectories; the newest are shown.
 
     Raises:
         RecipeError: an option is out of range.
@@ -54,7 +55,7 @@ class Retrieved(HintSource):
     count: int = option(3, at_least=1)
 
     async def hint(self, group: Group, of: Sequence[Branch]) -> Hint | None:
-        """The solutions, the oldest of them first."""
+        """Return the newest solutions, oldest first, or None if the task has none."""
         del of
         found = group.library.solved(group.task.task_id)[-self.count :]
         texts = ("\n\n".join(group.library.actions(trajectory)) for trajectory in found)

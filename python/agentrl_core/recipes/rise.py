@@ -1,24 +1,25 @@
 r"""RISE: learn to solve tasks and, in the same batch, to verify the policy's own solutions.
 
-All solutions of the batch are scored (1, -0.5 wrong, -1 unparsable: the environment's rewards). V = 128 of them, spread
-evenly over the groups and at random within each, become verification tasks: question and solution, to be rated with
-`\\boxed{...}`. Each gets G answers: 1 if the rating is the solution's score, -0.5 if it is another, -1 without
-one. Both kinds are one batch for PPO with gamma = lambda = 1 and KL 0.01 in the reward; a batch of 1024 + 128 tasks is
-9 optimizer steps of 128, so that the clip range of 0.2 acts. Source: arXiv:2505.13445.
+The environment rewards every solution of the batch: 1 if right, -0.5 if wrong, -1 if unparsable. V = 128 of the
+solutions, spread evenly over the groups and chosen at random within each, become verification tasks. A verification
+task shows the question and the solution, and requires a rating in `\\boxed{...}`. It gets G answers, rewarded 1 if the
+rating is the solution's score, -0.5 if it is another number, and -1 without a rating. Solutions and ratings are one
+batch for PPO with gamma = lambda = 1 and KL 0.01 in the reward. A batch of 1024 + 128 tasks makes 9 optimizer steps of
+128 tasks, so that the clip range of 0.2 acts. Source: arXiv:2505.13445.
 
 Equations:
     Read: the paper and the public code.
 
-    - 2, policy loss: `Policy`, clip range 0.2, mean over tokens; not computed: in the recipe's case.
-    - 3, advantage: `Gae`, gamma = lambda = 1, then whitened over both kinds as in the code.
+    - 2, policy loss: `Policy`, clip range 0.2, mean over tokens; not computed: it is in the recipe's test case.
+    - 3, advantage: `Gae`, gamma = lambda = 1, then whitened over solutions and ratings together, as in the code.
     - 4, critic: `Value("token_mean", clip=0.5)`.
-    - 5 and 6, rewards and verification tasks: `SelfVerification`; not computed: in the recipe's own test.
+    - 5 and 6, rewards and verification tasks: `SelfVerification`; not computed: it is in the recipe's own test.
     - 7, one batch: `SelfVerification.cohort`.
     - C1, spread over the groups: `SelfVerification.quotas`.
 
 Differs:
-    - KL: in the objective in the paper's equation 2, in the reward here: its appendix C switches the penalty in the
-      loss off and keeps the coefficient of 0.01, as the code.
+    - KL: in the objective in the paper's equation 2, in the reward here: the paper's appendix C switches the penalty in
+      the loss off and keeps the coefficient of 0.01, as does the code.
     - Critic loss: half of the paper's, as in the code.
     - Entropy bonus: 0.001 by the defaults that the code had, not in the paper; none here.
 """
@@ -44,13 +45,13 @@ _RATING = re.compile(r"\\boxed\{([^{}]*)\}")
 
 @dataclass(frozen=True)
 class SelfVerification(Rollout):
-    """Solutions, and ratings of some of them, under one budget for all groups.
+    """Sample solutions, and ratings of some of them, with one budget of ratings for all groups.
 
     The draw column `verifies` is 1 for ratings.
 
     Args:
-        verifications: V, verification tasks over all groups.
-        template: of a verification task: `{question}` and `{answer}`.
+        verifications: V, number of verification tasks over all groups.
+        template: prompt template of a verification task, with `{question}` and `{answer}`.
 
     Raises:
         RecipeError: an option is out of range.
@@ -67,15 +68,15 @@ class SelfVerification(Rollout):
     template: str = option("{question}\n\nA solution:\n{answer}\n\nRate it 1, -0.5 or -1 in \\boxed{{}}.", filled=True)
 
     def quotas(self, groups: int) -> list[int]:
-        """How many of each group."""
+        """Return the number of verification tasks for each group."""
         return [self.verifications // groups + (place < self.verifications % groups) for place in range(groups)]
 
     async def group(self, group: Group) -> None:
-        """The solutions."""
+        """Sample the solutions of a group."""
         await group.run(group.start_many(group.size, facts={"verifies": 0}))
 
     async def cohort(self, groups: Cohort) -> None:
-        """Solve all, then rate some."""
+        """Solve all tasks, then rate some of the solutions."""
         await groups.run()
         scores = await groups.score()
         chosen: dict[str, list[tuple[Branch, float]]] = {}
@@ -86,7 +87,7 @@ class SelfVerification(Rollout):
         await groups.run_each(lambda group: self.rate(group, chosen[group.name]))
 
     async def rate(self, group: Group, chosen: list[tuple[Branch, float]]) -> None:
-        """A verification task for each solution."""
+        """Start a verification task for each chosen solution."""
         for branch, score in chosen:
             question = self.template.format(question=group.prompt, answer=branch.text)
             task = Task(f"{group.task.task_id}/{branch.name}", question, "verification", group.task.payload)
@@ -95,12 +96,12 @@ class SelfVerification(Rollout):
 
 @dataclass(frozen=True)
 class _Rating(SideTask):
-    """One action that rates a solution."""
+    """Rate a solution in one action."""
 
     score: float = 0.0
 
     def reward(self, text: str) -> float:
-        """1 for the right rating, -0.5 for another, -1 for none."""
+        """Return 1 for the right rating, -0.5 for another one, -1 without a rating."""
         found = _RATING.findall(text)
         try:
             rating = float(found[-1]) if found else float("nan")

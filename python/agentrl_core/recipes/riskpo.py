@@ -1,16 +1,17 @@
-"""RiskPO: the tail of the scores of bundled tasks instead of their mean (arXiv:2510.00911).
+"""RiskPO: optimise the tail of the scores of bundled tasks instead of their mean (arXiv:2510.00911).
 
-Tasks are bundled, and an answer gets the advantage of its bundle's summed score R, with tracked quantiles q of R:
+Tasks are bundled. An answer gets the advantage of R, the summed score of one answer to each task of its bundle, with
+tracked quantiles q of R:
 
     A = - 1.5 (q_0.2 - R)+ + (R - q_0.2)+ - (R - q_0.8)+ + q_0.2 - q_0.8
     L = - mean_i min(s_i A, clip(s_i, 0.8, 1.2) A),   s_i = exp(mean over the tokens of an answer of its log-ratio)
 
-The released scripts differ from the paper. That of mathematics is `RISKPO.replace(advantage=TailRisk(),
-loss=Policy(clip=Clip(dual=3.0)))`; that of DAPO-Math has `TailRisk(high=0.8, credit="sum_mean",
-natural_baseline=False)`, groups of 10 and 4 optimizer steps. The trainer seems to lose its tracked quantiles in every
-step, which makes them those of the batch: `TailRisk(quantiles="batch")`. Its other baseline is
-`TailRisk(natural_baseline=False, curve_baseline=True)`, the paper's ablation that seeks risk `TailRisk(tail="upper")`.
-Groups have 5 draws.
+The released scripts differ from the paper. The script for mathematics is `RISKPO.replace(advantage=TailRisk(),
+loss=Policy(clip=Clip(dual=3.0)))`. The script for DAPO-Math has
+`TailRisk(high=0.8, credit="sum_mean", natural_baseline=False)`, groups of 10 and 4 optimizer steps. The public
+trainer seems to lose its tracked quantiles in every step, so it uses the quantiles of the batch:
+`TailRisk(quantiles="batch")`. Its other baseline is `TailRisk(natural_baseline=False, curve_baseline=True)`. The
+paper's risk-seeking ablation is `TailRisk(tail="upper")`. Groups have 5 draws.
 
 Equations:
     Read: the authors' README and the code; reviews of the paper and notes on it, which agree on P1 and P2.
@@ -19,22 +20,25 @@ Equations:
     - P2, objective: `Policy(ratio=Ratio("sequence"), aggregate="sequence_mean")`.
     - C1, papers of a bundle: `TailRisk(bundle=5)`.
     - C2, quantile tracking: `tracked_quantiles`, `step_size=0.1`.
-    - C3, quantiles of an advantage: `TailRisk(quantiles="track")`; before the first update those of each bundle.
+    - C3, quantiles of an advantage: `TailRisk(quantiles="track")`; before the first update, the quantiles of each
+      bundle.
     - C4, RVaR of a paper: `tail_risk`, with the natural baseline.
     - C5, CVaR of a paper: `tail_risk`.
-    - C6, MVaR: `TailRisk(omega=1.5)`, an option, over the standard deviation of a bundle's papers.
-    - C7, credit of a response: `TailRisk(credit="std")`, an option, of all scored responses of its question.
+    - C6, MVaR: `TailRisk(omega=1.5)`, an option, divided by the standard deviation of a bundle's papers.
+    - C7, credit of a response: `TailRisk(credit="std")`, an option, with the standard deviation over all scored
+      responses to its question.
     - C8, baseline by the quantile curve: `curve_baseline=True`; off in the scripts.
     - C9, risk-seeking measure: `tail="upper"`.
-    - C10, loss of the code: an option, `Policy(clip=Clip(dual=3.0))`, one token mean.
+    - C10, loss of the code: an option, `Policy(clip=Clip(dual=3.0))`, one mean over all tokens.
 
 Differs:
-    - Scale: `TailRisk` divides both terms by the widths of their levels, as the code, and by omega + 1. With omega =
-      0.5 the terms have the proportion of P1, 1.5 to 1, and A is 10/9 of it.
-    - Clip range: no number of the paper is known; 0.2, that of the scripts, which a mean over tokens hardly reaches.
+    - Scale: `TailRisk` divides both terms by the widths of their levels, like the code, and by omega + 1. With omega
+      = 0.5 the ratio of the terms is 1.5 to 1, as in P1, and A is 10/9 of the A in P1.
+    - Clip range: the number in the paper is not known; 0.2 here, as in the scripts, a bound that a mean over tokens
+      rarely reaches.
     - Added to the levels: 1e-6 in the code, nothing here.
     - Baseline by the quantile curve: the integral over the levels in the code, the mean over them here.
-    - Optimizer steps: 2 a batch, those of the script of mathematics; DAPO-Math has 4.
+    - Optimizer steps: 2 a batch, as in the script for mathematics; 4 for DAPO-Math.
 """
 
 from __future__ import annotations
@@ -59,7 +63,7 @@ _LEVELS = np.arange(1, 20) / 20.0
 
 @dataclass(frozen=True)
 class _Papers:
-    """The exam papers of a batch, and of the draws in full papers, one after the other, their scores and groups."""
+    """The exam papers of a batch, and the draws in complete papers with their scores and group statistics."""
 
     used: NDArray[np.bool_]
     of_draw: NDArray[np.uint32]
@@ -67,44 +71,45 @@ class _Papers:
     bundles: NDArray[np.uint32]
     scores: NDArray[np.float64]
     means: NDArray[np.float64]
-    """Of the scores of a draw's group, also of those beyond its papers."""
+    """Mean score of each draw's group, including draws that are in no paper."""
     spreads: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class TailRisk(StatefulComponent):
-    """An advantage for the tail of the scores rather than their mean, so that hard tasks weigh more than easy ones.
+    """Compute advantages from the tail of the scores, not their mean, so that hard tasks weigh more than easy ones.
 
-    Scores of single tasks are too coarse for quantiles, so tasks are bundled as questions are in an exam: `bundle`
-    groups in a row make a bundle, the j-th draw of each is its j-th exam paper (draws beyond the smallest group are
-    left without an advantage), and s is the sum of the paper's scores. With the quantiles l and u of s at `low` and
-    `high`:
+    Scores of single tasks are too coarse for quantiles, so tasks are bundled like the questions of an exam: `bundle`
+    consecutive groups form a bundle, and the j-th draws of its groups form its j-th exam paper. Draws beyond the size
+    of the smallest group get advantage 0. s is the sum of a paper's scores. With the quantiles l and u of s at `low`
+    and `high`:
 
         CVaR = -(l - s)+ / low,   RVaR = [(s - l)+ - (s - u)+ + b] / (high - low),   b = l - u or 0
-        A_paper = (omega * CVaR + RVaR) / (omega + 1), over the standard deviation of the bundle's s + eps
+        A_paper = (omega * CVaR + RVaR) / (omega + 1), divided by the standard deviation of the bundle's s plus eps
 
-    The quantiles are tracked from batch to batch at the levels .05, .10, ..., .95, of which those nearest to `low` and
-    `high` are read. The first batch sets them; the others move them after they were read: q <- q + step_size * (level -
-    share of papers below q). Draws without a score count as if their group were smaller.
+    The quantiles are tracked over batches at the levels .05, .10, ..., .95; the levels nearest to `low` and `high`
+    are used. The first batch sets the quantiles. Each later batch reads them, then moves them: q <- q + step_size *
+    (level - share of papers below q). Draws without a score count as if their group were smaller.
 
     Args:
-        bundle: groups of a bundle, at least 1; the last may have fewer.
+        bundle: groups per bundle, at least 1; the last bundle may have fewer.
         low: level of the lower quantile, above 0.
         high: level of the upper quantile, above `low`, at most 1.
         omega: weight of the lower tail, at least 0.
-        quantiles: `track`; `batch`: the quantiles of each bundle's own papers; `mix`: the mean of both. The first batch
-            has nothing tracked yet and reads its own.
-        step_size: of the tracking, at least 0.
-        natural_baseline: b = l - u, so that the middle term is at most 0; or 0.
-        curve_baseline: the numerators of CVaR and RVaR are less their means over the tracked quantiles (trapezoids over
-            the levels), in which b cancels.
-        tail: `upper`: (s - u)+ / (1 - high) in place of CVaR, which seeks risk; the paper's ablation.
-        scale: `std`, or `none`.
+        quantiles: `track`: the tracked quantiles; `batch`: the quantiles of each bundle's own papers; `mix`: the mean
+            of both. The first batch has no tracked quantiles yet and uses its own.
+        step_size: step size of the tracking, at least 0.
+        natural_baseline: whether b = l - u, so that the middle term is at most 0; otherwise b = 0.
+        curve_baseline: whether to subtract from the numerators of CVaR and RVaR their means over the tracked
+            quantiles (trapezoids over the levels); b then cancels.
+        tail: `lower`: CVaR; `upper`: (s - u)+ / (1 - high) in place of CVaR, which is risk-seeking; the paper's
+            ablation.
+        scale: `std`, or `none`: no division by the standard deviation.
         eps: added to the standard deviation, at least 0.
-        credit: what a draw with score r gets of its paper's A: all of it (`uniform`); half of it where r > 0 and 1.5
-            times where not (`score`); all, over the standard deviation of its group + eps, 1 if that is at most
-            1e-3 (`std`); its share of the sum of (r - mean of its group) over the paper, equal shares where that is 0
-            (`sum_mean`).
+        credit: advantage of a draw with score r, from its paper's A. `uniform`: A. `score`: half of A if r > 0,
+            otherwise 1.5 A. `std`: A divided by (standard deviation of its group + eps), with 1 for a standard
+            deviation of at most 1e-3. `sum_mean`: A times the draw's share in the sum of (r - mean of its group) over
+            the paper; equal shares if that sum is 0.
 
     Raises:
         RecipeError: an option is out of range.
@@ -133,12 +138,12 @@ class TailRisk(StatefulComponent):
     credit: Literal["uniform", "score", "std", "sum_mean"] = "std"
 
     def check_options(self) -> None:
-        """The levels are in order, and there is an upper tail where one is asked."""
+        """Check that `low` is below `high`, and that `high` is below 1 if `tail` is `upper`."""
         self.require(self.low < self.high, "low", f"give a number below high={self.high}")
         self.require(self.tail == "lower" or self.high < 1.0, "high", 'give a number below 1, or choose tail="lower"')
 
     def initial_state(self) -> dict[str, Any]:
-        """Nothing tracked."""
+        """Return a state without tracked quantiles."""
         return {"quantiles": []}
 
     def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
@@ -166,7 +171,7 @@ class TailRisk(StatefulComponent):
         return rows.write(advantage=advantages)
 
     def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
-        """The tracked quantiles, moved towards those of the iteration's papers."""
+        """Return the tracked quantiles, moved towards the quantiles of the papers of the iteration."""
         totals = self._papers(Rows(closed.batch, "draw")).totals
         if not len(totals):
             return state
@@ -204,7 +209,7 @@ class TailRisk(StatefulComponent):
     def _quantiles(
         self, totals: NDArray[np.float64], bundles: NDArray[np.uint32], state: dict[str, Any]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """The lower and upper quantile that each paper is held against, and those of all levels."""
+        """Return the lower and upper quantile of each paper, and the quantiles of all levels."""
         tracked = self._tracked(state)
         own = [group.quantile(totals, bundles, level)[bundles] for level in (self.low, self.high)]
         if not len(totals):
@@ -217,7 +222,7 @@ class TailRisk(StatefulComponent):
         return low, high, curve
 
     def _shares(self, papers: _Papers) -> NDArray[np.float64]:
-        """Share of each draw in the paper's advantage."""
+        """Return the factor that turns the paper's advantage into the advantage of each draw."""
         score, of_draw = papers.scores, papers.of_draw
         if self.credit == "uniform":
             return np.ones(len(score))

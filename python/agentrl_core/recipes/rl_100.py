@@ -1,26 +1,26 @@
-"""RL-100: train by frozen critics, and keep the policy only if they expect 5 % more of it (arXiv:2510.14830).
+"""RL-100: train with frozen critics, and keep the new policy only if they value it 5 % higher (arXiv:2510.14830).
 
-    A_t = Q(s_t, a_t) - V(s_t), less its mean and over its std in the batch
+    A_t = Q(s_t, a_t) - V(s_t), minus its mean and divided by its std in the batch
     L = - mean over tokens of min(r A, clip(r, 0.75, 1.25) A), four epochs;   then, with J_i = sum over steps of Q,
     J(old) = mean of J,   J(new) = sum of w J / sum of w,   w = product over a trajectory's tokens of p_new / p_old
-    J(new) < J(old) + 0.05 |J(old)|:   the policy is again what it was when the iteration began
+    J(new) < J(old) + 0.05 |J(old)|:   the policy is restored to its state at the start of the iteration
 
-The paper trains a robot's diffusion policy: the K denoising steps of an action share its advantage and have a ratio
-each; here the tokens of an action do. Left out: the learned model of the environment, in which the paper rolls out the
-new policy, since none is at hand: stored trajectories are weighed by their ratios in its place; bounds of the noise,
-which tokens do not have; and the distillation into a policy of one denoising step, which a language model does not
-need. The critics are trained before, on the same data, and imitation too. `RL_100_ONLINE` is the stage that follows,
-with a critic that learns and without the gate.
+The paper trains a robot's diffusion policy: the K denoising steps of an action share its advantage and have one ratio
+each; here the tokens of an action do. Three parts are left out. The paper rolls out the new policy in a learned model
+of the environment; here there is none, so stored trajectories are weighted by their ratios instead. The paper bounds
+the noise, which tokens do not have. The paper distils into a policy of one denoising step, which a language model does
+not need. The critics are trained before, on the same data, and so is the policy, by imitation. `RL_100_ONLINE` is the
+stage that follows, with a critic that is trained and without the gate.
 
 J(new) >= J(old) + delta if sum of w (J - J(old) - delta) >= 0. A last pass over the batch, stage `evaluation`, computes
-minus that sum over the number of trajectories, and its step is not taken. A policy is judged by the trajectories that
-it was trained on, so it looks better than it is. Optimizers keep what they remember of updates that are undone.
+minus that sum divided by the number of trajectories, and its optimizer step is skipped. The estimate is optimistic: it
+uses the trajectories on which the policy was trained. Optimizers keep their state when updates are undone.
 
-Needs: the step columns `action_value` and `state_value` of the frozen critics. Online: rewards of steps; the critic, as
+Needs: the step columns `action_value` and `state_value` of the frozen critics. Online: step rewards; the critic, as
 step columns `value`, `old_value` and, if a rollout was cut off, `next_value`.
 
 Equations:
-    Read: the abstract, the code's trainer of the online stage and its configuration, and notes of others; the paper's
+    Read: the abstract, the code's trainer of the online stage and its configuration, and notes by others; the paper's
     text was not read.
 
     - C1, offline advantage: `ActionSurplus`, then `GroupRelative` over the steps of the batch.
@@ -30,18 +30,19 @@ Equations:
     - N1, objective within denoising: `Policy`, a ratio for each token.
     - N2, gate: `Gain`, `ExpectedGain` and `RollbackModels`.
     - N3, variance clipping: left out: tokens have no noise with a variance.
-    - N4, chunk reward: left out: a turn is one decision with one reward; a discount of gamma^n is given as `gamma`.
-    - N5, distillation: left out: a language model has no denoising steps to leave out.
+    - N4, chunk reward: left out: a turn is one decision with one reward; pass a discount of gamma^n as `gamma`.
+    - N5, distillation: left out: a language model has no denoising steps to remove.
 
 Differs:
     - Estimate of the new policy: rollouts in a learned model in the paper, importance sampling here.
-    - Actions: of the old policy in the code, those of the batch here, which the old policy sampled.
-    - Denominator: a sum over the denoising steps of an action in the paper, all of one number; a mean over all tokens
-      here.
+    - Actions: sampled from the old policy in the code; the actions of the batch here, which the old policy sampled.
+    - Denominator: the paper sums over the denoising steps of an action, equally many for all actions; here one mean
+      over all tokens.
     - Clip offline: 0.25 in the code's configuration, which lowers it from step to step; 0.25 throughout here.
-    - Epochs offline: the code makes 8000 steps and looks at the candidate every 50; four passes before each look here.
+    - Epochs offline: the code makes 8000 steps and evaluates the candidate every 50; here four passes before each
+      evaluation.
     - Optimizer steps online: one for each of ten denoising steps of a minibatch in the code, one here. The critic's
-      error is squared there, half of it here.
+      loss is the squared error in the code, half of it here.
     - Data: new rollouts are merged into it in the paper; each batch is trained once here.
 """
 
@@ -69,10 +70,10 @@ _OF_ACTIONS = step("action_value", model="action_critic")
 
 @dataclass(frozen=True)
 class RollbackModels(Hook):
-    """Gives every model that `recipe.updates` was given back what it was when the iteration began.
+    """Restore every model passed to `recipe.updates` to its state at the start of the iteration.
 
     Args:
-        when: where what the updates did is not kept, such as Above("forward_kl", 0.1).
+        when: condition under which the updates are undone, such as Above("forward_kl", 0.1).
 
     Example:
         >>> from agentrl_core.schedule import Above
@@ -86,9 +87,9 @@ class RollbackModels(Hook):
 
 @dataclass(frozen=True)
 class ActionSurplus(BatchComponent):
-    """Makes advantages of steps by critics of actions and of states: advantage = action_value - state_value.
+    """Compute step advantages from critics of actions and of states: advantage = action_value - state_value.
 
-    A step of which a value is unknown gets 0.
+    A step with an unknown value gets 0.
 
     Example:
         >>> from agentrl_core.recipes.rl_100 import ActionSurplus
@@ -109,14 +110,14 @@ class ActionSurplus(BatchComponent):
 
 @dataclass(frozen=True)
 class Gain(BatchComponent):
-    """Makes the surplus of each trajectory over what a new policy has to reach.
+    """Compute by how much each trajectory exceeds the value that a new policy has to reach.
 
         gain = J - mean of J - fraction |mean of J|,   J = the sum of `action_value` over the steps of a trajectory
 
-    A trajectory with an unknown value does not vote, and its gain is 0.
+    A trajectory with an unknown value is not in the mean, and its gain is 0.
 
     Args:
-        fraction: by how much a policy has to be better than the one before it, in parts of its value; at least 0.
+        fraction: required improvement over the old policy, as a fraction of its value; at least 0.
 
     Raises:
         RecipeError: the option is out of range.
@@ -145,15 +146,15 @@ class Gain(BatchComponent):
 
 @dataclass(frozen=True)
 class ExpectedGain(WeightedLoss):
-    """Estimates whether a policy is better than the one that sampled, by weighted importance sampling: below 0, it is.
+    """Estimate by weighted importance sampling whether the policy is better than the one that sampled: if so, L < 0.
 
         L = - mean over trajectories of w gain,   w = exp(sum over tokens of log p - log p_old)
 
     Metric: `importance`, the mean of w over tokens.
 
     Args:
-        aggregate: as of every loss.
-        constant: as of every loss.
+        aggregate: how weights are normalised, see `WeightedLoss`.
+        constant: see `WeightedLoss`.
 
     Example:
         >>> from agentrl_core.recipes.rl_100 import ExpectedGain
@@ -162,15 +163,15 @@ class ExpectedGain(WeightedLoss):
     """
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, old log-probs, gains, and which trajectory a token is of."""
+        """Return the streams that the loss reads: weights, old log-probs, gains, and the trajectory of each token."""
         return ("weight_kl", "old_logprob", "sequence", token("gain"))
 
     def own_unit(self) -> Unit:
-        """The trajectory, over which ratios are multiplied."""
+        """Return `trajectory`: ratios are multiplied over the tokens of a trajectory."""
         return "trajectory"
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """Minus the weighted gain, and the weights."""
+        """Return minus the sum of weighted gains, and the metric `importance`."""
         of = tokens.segments("sequence")
         importance = of.spread(of.sum(tokens.log_ratio).clamp(max=20.0).exp())
         loss = -(tokens.stream("weight_kl") * importance * tokens.stream("gain")).sum()

@@ -1,30 +1,33 @@
-"""RL-PLUS: tokens of an unknown expert are weighted by a mixture of behaviours (arXiv:2508.00222).
+"""RL-PLUS: weigh tokens of an unknown expert by their ratio to a mixture of policies (arXiv:2508.00222).
 
-Demonstrations come without log-probs, and their plain importance ratio would explode. The ratio to a mixture of the old
+Demonstrations have no log-probs, and their plain importance ratio would explode. The ratio to a mixture of the old
 policy and a guess of the expert stays bounded, and tokens that the policy already finds likely count less. The old
-policy's p of a demonstration is that of the policy before the update, recomputed for all tokens, as the public code
-does (`old_log_probs` of the whole batch). The guess is uniform over the vocabulary, of 151 936 tokens for the paper's
-models; the public code has 1 in its place, `MixtureExpert(prior=1.0)`, where a token can weigh 2/(1.5 p_old + 0.5) p at
-most. Statistics of the advantages over the policy's own draws alone: give the expert's no score, and a column as their
-advantage.
+policy's p of a demonstration is recomputed with the policy before the update, for all tokens, as in the public code
+(`old_log_probs` of the whole batch). The guess of the expert is uniform over the vocabulary, 151 936 tokens for the
+paper's models. The public code uses probability 1 instead, `MixtureExpert(prior=1.0)`, with which the weight of a token
+is at most 2/(1.5 p_old + 0.5) p. For advantage statistics over the policy's own draws alone, give the expert's draws no
+score, and a column with their advantages.
 
 Equations:
     Read: the public code, notes, and the abstract.
 
-    - C1, ratio of external tokens: `MixtureExpert`, with the paper's 1/|V|; `MixtureExpert(prior=1.0)` is the code's.
+    - C1, ratio of external tokens: `MixtureExpert`, with the paper's 1/|V|; `MixtureExpert(prior=1.0)` is the code's
+      form.
     - C2, exploration-based advantage: `MixtureExpert(exploration=0.5)`.
     - C3, loss: `Policy(clip=None, aggregate="constant", constant=8192.0)`, mean over rollouts.
     - C4, group of the script: an option, `GroupRelative(scale="none")`.
     - C5, entropy bonus: `Policy(entropy=0.001)`.
-    - N1, normalised advantage: `GroupRelative`, over external and own answers; std of n - 1.
+    - N1, normalised advantage: `GroupRelative`, over external and own answers; std with divisor n - 1.
     - N2, objective: `Policy`, with one mean over the answers of both kinds.
 
 Differs:
-    - Std: the paper divides by it, by notes; the script does not. Here as in the paper.
-    - Two expectations: own and external answers have one each in the paper; one mean in the code and here.
-    - Rows: the code does not divide by their number, so that its loss grows with a micro-batch; here it is divided.
-    - Entropy: a mean over tokens in the code; here its sum has the denominators of the policy loss.
-    - Group of one: by the option with own rows alone it keeps its reward; 0 here.
+    - Std: the paper divides by it, according to notes; the script does not. Here as in the paper.
+    - Two expectations: the paper averages own and external answers separately; the code and this recipe take one mean.
+    - Rows: the code does not divide by their number, so its loss grows with a micro-batch; here the loss is divided by
+      it.
+    - Entropy: a mean over tokens in the code; here a sum with the denominators of the policy loss.
+    - Group of one: with the code's option of statistics over own rows alone, it keeps its reward; its advantage is 0
+      here.
 """
 
 from __future__ import annotations
@@ -46,18 +49,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MixtureExpert(Surrogate):
-    """Weighs tokens that an unknown expert wrote by multiple importance sampling.
+    """Weigh tokens of an unknown expert by multiple importance sampling.
 
         f = g = sg(1 - p)^exploration p / ((1 - share) p_old + share q)
 
-    Bounded by 1 / share where q >= p, however unlikely the old policy finds the token; not clipped. RL-PLUS takes
-    (p_old + p_expert) / 2 with p_expert = (p_old + u) / 2: share 0.25, q = u.
+    The factor is at most 1 / share if q >= p, however unlikely the token is under the old policy; it is not clipped.
+    RL-PLUS uses (p_old + p_expert) / 2 with p_expert = (p_old + u) / 2: share 0.25, q = u.
 
     Args:
-        share: of q in the mixture; between 0 and 1.
-        prior: q, one probability for every token: 1 / |V| in the paper (here of the models it trains), 1 in its code;
-            above 0, at most 1. None: q is the stream `other_logprob`, the log-probs of a second behaviour policy.
-        exploration: at least 0; tokens that are likely already count less.
+        share: weight of q in the mixture, between 0 and 1.
+        prior: q, one probability for every token, above 0 and at most 1: 1 / |V| in the paper (here for the models it
+            trains), 1 in its code. None: q is the stream `other_logprob`, the log-probs of a second behaviour policy.
+        exploration: exponent, at least 0, that reduces the factor of tokens that are already likely.
 
     Example:
         >>> import torch
@@ -75,11 +78,11 @@ class MixtureExpert(Surrogate):
     exploration: float = option(0.5, at_least=0)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Old log-probs, and those of the second behaviour."""
+        """Return old log-probs and, if `prior` is None, the log-probs of the second behaviour policy."""
         return ("old_logprob",) if self.prior is not None else ("old_logprob", token("other_logprob"))
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The importance weight of each expert token, under a mixture that the expert is part of."""
+        """Return the importance weight of each expert token, relative to the mixture of policies."""
         old = tokens.stream("old_logprob")
         other = tokens.stream("other_logprob") if self.prior is None else torch.full_like(old, math.log(self.prior))
         behaviour = torch.logaddexp(old + math.log1p(-self.share), other + math.log(self.share))

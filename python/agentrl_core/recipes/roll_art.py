@@ -1,31 +1,31 @@
-"""RollArt: run each environment independently, over-provision groups, and stop those that are too old.
+"""RollArt: run each environment independently, over-provision groups, and stop trajectories that are too old.
 
 RollArt: Scaling Agentic RL Training via Disaggregated Infrastructure (arXiv:2512.22560).
 
-    more groups run than are wanted: the batch is that of the first to end
+    more groups run than the batch needs: the batch is the first groups that end
     a trajectory that began with version b is not trained after version b + alpha, alpha = 1
     L = - mean of min(r A, clip(r, 0.8, 1.2) A),   A = (R - mean) / std of the group
 
-Collect with `Collector(..., staleness=1, concurrency={...}, batch_policy=BatchPolicy(oversample=1.25, max_carryovers=0,
-stragglers="drop"))`: places by environment, generating while the trainer steps, and redundant groups. The recipe bounds
-`staleness` by alpha; `max_carryovers` adds to it. Which device serves which task is the engine's: a table of engines by
-the name of the agent. Redundancy prefers short episodes: see what is `dropped` in the metrics. Its loss is GRPO's: what
-the paper adds is how rollouts are collected.
+Collect with `Collector(..., staleness=1, concurrency={...}, batch_policy=BatchPolicy(oversample=1.25,
+max_carryovers=0, stragglers="drop"))`. This sets a concurrency for each environment, generates while the trainer
+steps, and starts redundant groups. The recipe bounds `staleness` by alpha; `max_carryovers` adds to it. The engine
+decides which device serves which task: give a table of engines by the name of the agent. Redundancy favours short
+episodes: check `dropped` in the metrics. The loss is GRPO's; the paper's contribution is how rollouts are collected.
 
 Equations:
     Read: the public code, the abstract, and a note by a reader of the paper. The paper's text was not read.
 
-    - N1, staleness of a trajectory: `LimitStaleness(1)`: what would be too old does not start; with stragglers dropped,
-      what has not ended when its batch is cut is aborted.
+    - N1, staleness of a trajectory: `LimitStaleness(1)`: a trajectory that would become too old does not start; with
+      stragglers dropped, a trajectory that has not ended when its batch is cut is aborted.
     - C1, staleness of a group: `LimitStaleness(1)`, by iterations, whose groups start together.
     - C2, groups that are made: `LimitStaleness(1)`: two iterations start at first, then one.
-    - C3, redundant rollouts: left out: redundancy is of groups here (`BatchPolicy(oversample=1.25)`), and within a
-      group the option `ROLL_ART.replace(rollout=rollout.EarlyStop())`.
-    - N2, order of an iteration: `LimitStaleness(1)`: rollouts are one version behind after a training.
+    - C3, redundant rollouts: left out: here groups are redundant (`BatchPolicy(oversample=1.25)`); for redundancy
+      within a group use the option `ROLL_ART.replace(rollout=rollout.EarlyStop())`.
+    - N2, order of an iteration: `LimitStaleness(1)`: after an update, rollouts are one version older than the policy.
     - N3, GRPO: `GroupRelative`, std of n - 1.
 
 Differs:
-    - Staleness: the paper aborts a trajectory at the turn in which it becomes too old; here it is not begun.
+    - Staleness: the paper aborts a trajectory at the turn in which it becomes too old; here it does not start.
     - Clip ranges: the paper gives none; GRPO's here.
 """
 

@@ -1,17 +1,17 @@
-"""ROME (IPA, on ROLL): credit, ratios and masks for a whole message of the agent, its chunk (arXiv:2512.24873).
+"""ROME (IPA, on ROLL): compute credit, ratios and masks for a whole message of the agent, its chunk (arXiv:2512.24873).
 
     G_c = r_c + G_{c+1},   A = G_c for all tokens of chunk c,   r_c the reward at its last token
     s_c = exp(mean of log p - log p_old over the chunk)
     L = - mean over tokens of k_c w_c A log p,   w_c = 1 if A > 0, else min(s_c, 1), without gradient
-    k_c = 1[exp(mean of log p_old - log p_engine over the chunk) <= 2], which counts in the mean either way
+    k_c = 1[exp(mean of log p_old - log p_engine over the chunk) <= 2]; tokens with k_c = 0 still count in the mean
 
-A chunk is the agent's text between two observations: a step. More filters, at the levels of tokens and sequences,
-follow one another, and ROLL's weight is an option of its own after them:
-`weight.ImportanceWeight(level="step_geometric")`. Its other losses are PPO's (`Policy(ratio=Ratio("step"),
-clip=Clip(dual=1.4))`) and `Reinforce` with other weights (TIS, CISPO).
+A chunk is the agent's text between two observations: a step. More filters, for tokens and for sequences, can be
+chained. ROLL's weight is a separate option after these filters: `weight.ImportanceWeight(level="step_geometric")`.
+ROLL's other losses are PPO (`Policy(ratio=Ratio("step"), clip=Clip(dual=1.4))`) and `Reinforce` with other weights
+(TIS, CISPO).
 
-Rollouts begin after chunks of an expert (`FromChunks`), so that some come to a success; if none does, the expert's
-own trajectory is imitated, whose chunks weigh their returns.
+Rollouts begin after the first chunks of an expert (`FromChunks`), so that some of them succeed. If none does, the
+expert's own trajectory is imitated, and each of its chunks is weighted by its return.
 
 Equations:
     Read: the paper's section 3.2.4, the code, and public notes on the paper.
@@ -21,24 +21,24 @@ Equations:
     - 8, chunk ratio: `Ratio("step")`.
     - 8b, chunk mask: `ImportanceWeight(level="step_geometric", kind="filter")`.
     - 9, chunk-level gradient: `Reinforce(negative="clamped")` with `Clip(1.0, 0.0)`.
-    - 10, hybrid of imitation and RL: not computed: its weights are not stated. Here an expert's chunk has its return as
-      weight, and counts like the policy's.
-    - N1, chunk-level resampling: `FromChunks`, at several anchors at once, or backwards (`kind="rollback"`).
-    - 1, masked imitation: left out: it is a supervised stage before.
+    - 10, hybrid of imitation and RL: not computed: its weights are not stated. Here an expert's chunk is weighted by
+      its return, and counts like a chunk of the policy.
+    - N1, chunk-level resampling: `FromChunks`, from several anchors at once, or backwards (`kind="rollback"`).
+    - 1, masked imitation: left out: it is an earlier, supervised stage.
     - C2, normalisation of rewards: left out: an option of the code; returns are not normalised here.
 
 Differs:
     - Discount: not stated; 1 here. `Discounted(gamma=0.9)` would discount by chunks.
     - Clip range: [0, 1], which is `Clip(1.0, 0.0)`.
-    - Positive and negative samples: split by the score in the code, by the sign of the return here; the same if
-      only the last chunk is paid.
+    - Positive and negative samples: split by the score in the code, by the sign of the return here; the results are
+      equal if only the last chunk has a reward.
     - Bound of the chunk mask: not stated; 2 here.
     - Imitation: the paper imitates an expert's chunks up to a crucial one from which no rollout succeeds; here the
-      whole trajectory, if no member of the group succeeds.
-    - Expert: the paper renews it under the current policy from time to time; here a task's solution stays.
-    - Trajectory filter: the paper discards trajectories with failures of the environment or repeated illegal calls and
-      samples them again. Here episodes whose environment raises are repeated; nothing else is discarded.
-    - Rollback: the paper begins at all chunks in turn; here one less is given once half of a group succeeds.
+      whole trajectory is imitated, if no member of the group succeeds.
+    - Expert: the paper renews it with the current policy from time to time; here a task's solution does not change.
+    - Trajectory filter: the paper discards trajectories with failures of the environment or repeated illegal calls
+      and samples them again. Here episodes whose environment raises an error are repeated; nothing else is discarded.
+    - Rollback: the paper begins at all chunks in turn; here one chunk less is given once half of a group succeeds.
 
 Needs: rewards of steps; `recomputed_logprob`.
 """
@@ -60,24 +60,26 @@ from agentrl_core.weight import ImportanceWeight
 
 @dataclass(frozen=True)
 class FromChunks(TextMemory):
-    """Rollouts that begin after the first chunks of a trajectory that solved the task.
+    """Start rollouts after the first chunks of an expert trajectory, which solved the task.
 
-    It is `Task.solution`, or else the newest of the run itself; a task that nobody solved yet begins at its prompt. Of
-    its K chunks the first k < K are given, not trained, and the environment answers them:
+    The expert trajectory is `Task.solution`, or else the newest trajectory of the run that solved the task. Without
+    either, rollouts start at the prompt. Of the K chunks of the expert, the first k < K are submitted to the
+    environment and not trained:
 
     - `parallel`: k = floor(a K / anchors) for anchor a = 0, 1, …; the members take the anchors in turn;
-    - `rollback`: k = K - 1 at first, the same for the whole group; one less whenever at least `learned` of a group
-      succeeds from there. So the task is learned from its end, and a drop of success marks a decisive chunk.
+    - `rollback`: k = K - 1 at first, the same for the whole group; k falls by one whenever a share of at least
+      `learned` of a group succeeds. So the task is learned from its end, and a drop in success marks a decisive
+      chunk.
 
-    If no member succeeds, the expert's trajectory joins and is trained.
+    If no member succeeds, the expert's trajectory joins the group and is trained.
 
-    The draw column `given` is k, and `expert` is 1 for what is the expert's.
+    The draw column `given` is k, and `expert` is 1 for the expert's trajectory.
 
     Args:
-        kind: where the members begin.
-        anchors: of `parallel`.
-        learned: of `rollback`; the paper gives no number.
-        imitate: whether the expert joins a group that fails.
+        kind: rule for k, see above.
+        anchors: for `parallel`: number of start positions.
+        learned: for `rollback`: share of successes that lowers k; the paper gives no number.
+        imitate: whether the expert's trajectory joins a group without a success.
 
     Raises:
         RecipeError: an option is out of range.
@@ -99,22 +101,22 @@ class FromChunks(TextMemory):
     imitate: bool = True
 
     def initial_state(self) -> State:
-        """No task was rolled back."""
+        """Return a state in which no task was rolled back."""
         return {"given": {}}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """One chunk less of those tasks that are learned from where they began."""
+        """Return the number of chunks to give for each task, one less if its group succeeded often enough."""
         given = dict(state["given"])
         for task_id, count, share in read_notes(closed.finished, "began"):
             given[task_id] = max(count - (share >= self.learned), 0)
         return {"given": given}
 
     def anchor(self, member: int, chunks: int) -> int:
-        """How many chunks of an expert's are given to a member, all of which begin apart."""
+        """Return the number of expert chunks given to a member; members take the start positions in turn."""
         return member % self.anchors * chunks // self.anchors
 
     async def group(self, group: Group) -> None:
-        """All members, each after its chunks; then the expert, if none succeeds."""
+        """Run all members, each after its given chunks; then the expert's trajectory, if no member succeeds."""
         expert = self.expert(group)
         chunks = len(expert.actions)
         begun = self.recall(group)["given"].get(group.task.task_id, chunks - 1)
@@ -133,14 +135,14 @@ class FromChunks(TextMemory):
             await group.run([group.start(origin="expert", facts=facts)], lambda branch: self.imitated(branch, expert))
 
     def expert(self, group: Group) -> Prefix:
-        """All chunks of the expert; none, if nobody solved the task."""
+        """Return all chunks of the expert, or an empty prefix if there is no expert trajectory."""
         if group.task.solution:
             return Prefix(group.task.solution, title="reference solution")
         solved = group.library.solved(group.task.task_id)
         return group.library.prefix(solved[-1]) if solved else Prefix()
 
     def begins(self, group: Group, expert: Prefix, count: int) -> Prefix | None:
-        """The first chunks of the expert."""
+        """Return the first `count` chunks of the expert as a prefix, or None for 0 chunks."""
         if not count:
             return None
         if group.task.solution:
@@ -148,7 +150,7 @@ class FromChunks(TextMemory):
         return group.library.prefix(group.library.solved(group.task.task_id)[-1], turns=count)
 
     async def imitated(self, branch: Branch, expert: Prefix) -> None:
-        """The expert's chunks, as actions that are trained."""
+        """Write the expert's chunks as trained actions, and submit each to the environment."""
         await branch.begin()
         for action in expert.actions:
             if branch.over:
@@ -157,7 +159,7 @@ class FromChunks(TextMemory):
             await branch.submit()
 
     def final_group_size(self, group_size: int) -> int:
-        """The members, and the expert."""
+        """Return the number of members, plus one for the expert if `imitate` is set."""
         return group_size + self.imitate
 
 

@@ -1,27 +1,27 @@
-"""ROSA: after each turn, regress the policy towards the best one by that turn's feedback (T2PAM).
+"""ROSA: after each turn, regress the policy towards the optimal policy for the turn's feedback (T2PAM).
 
     D = r / beta - log Z,   Z = 1 - p + p exp(r / beta),   p = p_old of the turn's whole answer
     L = mean over turns of (log p - log p_old - D)^2
 
-The policy that best trades the feedback r against its distance from the last one weighs the answer by exp(r / beta) /
-Z; Z is near 1 for a long answer. Every turn is a problem of its own; one without feedback is left out. The value of
-beta is not stated; it is 1 here.
+The optimal policy trades the feedback r against the distance from the last policy. It multiplies the probability of the
+answer by exp(r / beta) / Z; Z is near 1 for a long answer. Every turn is a separate problem; turns without feedback are
+left out. The value of beta is not stated; it is 1 here.
 
 Equations:
     Read: public reviews of the paper, and a note on it; the paper's text was not read.
 
-    - S1, objective of a turn: not computed: the loss is of its optimum, S2.
+    - S1, objective of a turn: not computed: the loss uses its optimum, S2.
     - S2, optimum: the minimum of `Regression(level="step", residual="log_ratio")`.
     - S3, target shift: `TargetShift`; `AnsweredTurns` leaves turns without feedback out of the mean.
-    - S4, linear step: left out: the step is the user's optimizer's; a recipe gives its loss.
+    - S4, linear step: left out: the user's optimizer makes the step; a recipe defines the loss.
     - S5, damped solution: left out: as S4; conjugate gradients need the Jacobian of the chosen parameters.
 
 Differs:
-    - Step: one least-squares solution over a small set of parameters in the paper; steps of the user's optimizer on the
-      squared residual here.
+    - Step: one least-squares solution over a small set of parameters in the paper; here steps of the user's optimizer
+      on the squared residual.
 
 Source: T2PAM, "Test-Time Policy Adaptation for Enhanced Multi-Turn Interactions with LLMs", arXiv:2509.23166. Needs:
-rewards of steps, the feedback on each turn: -1 for a wrong answer, 0 for one that is accepted.
+rewards of steps, the feedback on each turn: -1 for a wrong answer, 0 for an accepted one.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TargetShift(BatchComponent):
-    """Log-ratio of each turn's answer under the best policy: r / beta - log(1 - p + p exp(r / beta)).
+    """Compute each answer's log-ratio under the optimal policy: r / beta - log(1 - p + p exp(r / beta)).
 
-    p is the probability with which the whole answer was sampled. A turn without feedback (NaN) has 0.
+    p is the probability with which the whole answer of a turn was sampled. A turn without feedback (NaN) gets 0.
 
     Args:
-        beta: price of the distance from the last policy, above 0.
+        beta: weight of the distance from the last policy, above 0.
 
     Raises:
         RecipeError: the option is out of range.
@@ -87,7 +87,7 @@ class AnsweredTurns(BatchComponent):
     makes: ClassVar[tuple[Column, ...]] = (token("keep"),)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with its `keep` of tokens narrowed."""
+        """Return `batch` with `keep` set to 0 for tokens of turns without feedback."""
         tokens, answered = Rows(batch, "token"), Rows(batch, "step").is_known("reward")
         return tokens.keep(answered[tokens.within("step")])
 

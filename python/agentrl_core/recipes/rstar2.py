@@ -1,31 +1,34 @@
-"""rStar2-Agent (GRPO-RoC): of many rollouts keep rather clean successes and as many kinds of failure, then GRPO.
+"""rStar2-Agent (GRPO-RoC): of many rollouts keep mostly clean successes and diverse failures, then apply GRPO.
 
 With an outcome as the only reward, successes with broken tool calls are reinforced like clean ones. So a group of N =
-32 rollouts is resampled to n = 16: failures and successes in their proportion, round(N_k n / N) of each and at least
-2 if there are as many; of the successes those with the smallest penalty, of the failures any. If both kinds
-would fall to their minimum, all are kept; a group with fewer than n rollouts is dropped. GRPO compares the survivors
-alone, and groups whose rewards are all equal leave the loss. Clip 0.2 and 0.28; neither KL nor entropy.
+32 rollouts is resampled to n = 16. Failures and successes keep their proportion: round(N_k n / N) of each, and at
+least 2 if there are that many. Successes with a small penalty are preferred; failures are chosen without preference.
+If both kinds would fall to their minimum, all rollouts are kept; a group with fewer than n rollouts is dropped. GRPO
+compares only the kept rollouts, and groups whose rewards are all equal are masked. The clip range is 0.2 and 0.28;
+there is neither a KL penalty nor an entropy term.
 
-Source: arXiv:2508.20722. The paper draws failures at random (`seed`) and successes with a probability that falls with
-the penalty; the public code takes the first failures (`seed=None`) and the cleanest successes, as here. The
+Source: arXiv:2508.20722. The paper draws failures at random and successes with a probability that falls with the
+penalty, as here (`seed`). The public code takes the first failures and the cleanest successes (`seed=None`). The
 environment reports `reward.tool_penalty`: the share of tool calls that failed (0.5 without a call), plus 1 without an
-answer or min(1, (answers - 1) / turns).
+answer, otherwise plus min(1, (answers - 1) / turns).
 
 Equations:
     Read: the public code, the abstract, and notes on the paper; its text was not read.
 
-    - C1 and C2, penalties of tool errors and of format: left out: the environment knows its tools; it reports
-      `reward.tool_penalty`.
+    - C1 and C2, penalties of tool errors and of format: left out: only the environment has access to its tools; it
+      reports `reward.tool_penalty`.
     - C3, numbers: `ResampleOnCorrect(count=16, at_least=2)`.
     - C4, choice in the code: `ResampleOnCorrect(seed=None)`.
-    - N1, choice in the paper: `ResampleOnCorrect`, drawn without replacement, weights 1 / p; not computed: by chance;
-      its shares are compared over 3000 groups.
+    - N1, choice in the paper: `ResampleOnCorrect`, drawn without replacement, weights 1 / p; not computed: the choice
+      is random; its shares are compared over 3000 groups.
     - C5, equal rewards: `GroupFilter`, after the resampling.
     - C6, GRPO on the kept rollouts: `GroupRelative`, `Policy`, clip ranges 0.2 and 0.28.
 
 Differs:
-    - Failures: the abstract preserves all of them, the code about half, in their order; here about half, by chance.
-    - Order of the filter: groups with equal rewards go before the resampling in the code; the kept ones are the same.
+    - Failures: the abstract preserves all of them; the code keeps about half, in their order; here about half are
+      kept, at random.
+    - Order of the filter: the code removes groups with equal rewards before the resampling; the kept groups are the
+      same.
 """
 
 from __future__ import annotations
@@ -49,16 +52,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ResampleOnCorrect(BatchComponent):
-    """Leaves `count` draws of each group their score: successes and failures in proportion, rather clean successes.
+    """Keep the score of `count` draws of each group: successes and failures in proportion, preferring clean successes.
 
-    Successes are drawn without replacement with weights 1 / penalty, failures with equal weights. The others have no
-    score (NaN), so that they neither vote nor are trained.
+    Successes are drawn without replacement with weights 1 / penalty, failures with equal weights. All other draws
+    lose their score (NaN), so they neither vote nor are trained.
 
     Args:
         count: draws of each group that keep their score.
-        penalty: how unclean a draw is, at least 0.
-        at_least: successes, and failures, that are kept where there are as many.
-        seed: of the choice; None: the successes with the smallest penalty and the first failures.
+        penalty: draw column that measures how unclean a draw is, at least 0.
+        at_least: smallest number of successes, and of failures, to keep, if there are that many.
+        seed: seed of the choice; None: take the successes with the smallest penalty and the first failures.
 
     Raises:
         RecipeError: an option is out of range.
@@ -85,7 +88,7 @@ class ResampleOnCorrect(BatchComponent):
     seed: int | None = option(0, at_least=0)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `score` on draws."""
+        """Return `batch` with a new column `score` on draws."""
         rows = Rows(batch, "draw")
         survivors = resample_quota(
             np.where(rows.valid, rows.values(self.penalty), 0.0),

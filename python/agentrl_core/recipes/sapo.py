@@ -1,6 +1,6 @@
-"""SAPO, soft adaptive policy optimisation: a sigmoid in place of the clip (arXiv:2511.20347).
+"""SAPO, soft adaptive policy optimisation: replace the clip by a sigmoid (arXiv:2511.20347).
 
-A hard clip either learns from a token in full or not at all. The sigmoid lets its gradient fall off smoothly, faster
+With a hard clip, a token has either its full gradient or none. The sigmoid reduces the gradient smoothly, and faster
 for negative advantages, whose gradients spread over the vocabulary.
 
 Equations:
@@ -9,18 +9,19 @@ Equations:
     - N1, objective: `Policy`, `aggregate="sequence_mean"`, without a clip or a KL.
     - N2, gate: `Smooth`.
     - N3, temperature of the gate: `Smooth(positive=1.0, negative=1.05)`.
-    - N4, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
-    - N5, gradient: that of `Smooth` by the token's log-prob.
-    - N6, gradient by logit: not computed: it is that of the softmax, the reason for the larger temperature.
-    - N7, gate of the sequence: not computed: an analysis of N5 for small steps, and no step of the algorithm.
+    - N4, advantage: `GroupRelative`; its std divides by n - 1, and 1e-6 is added to it.
+    - N5, gradient: the gradient of `Smooth` with respect to the token's log-prob.
+    - N6, gradient by logit: not computed: it is the gradient of the softmax, the reason for the larger temperature of
+      negative advantages.
+    - N7, gate of the sequence: not computed: it is an analysis of N5 for small steps, not a step of the algorithm.
     - C1, loss of verl: `Policy`; a log-ratio is bounded at 20 here too.
-    - C2, loss and advantage of TRL: `Policy`; tokens of tools are in neither sum.
+    - C2, loss and advantage of TRL: `Policy`; tool tokens are in neither sum.
 
 Differs:
-    - Groups of unequal size: the formula is a mean over each group and then over queries; here, as in the ports, one
-      over all responses.
-    - Standard deviation: which one is not stated; n - 1 here.
-    - Optimizer steps: 4 a batch in mathematics, as here; 2 for Qwen3-VL.
+    - Groups of unequal size: the formula is a mean over each group and then over queries; here, as in the ports, it is
+      one mean over all responses.
+    - Standard deviation: the sources do not state which one; n - 1 here.
+    - Optimizer steps: 4 per batch in mathematics, as here; 2 for Qwen3-VL.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Smooth(Surrogate):
-    """Lets the gradient of a token fall off smoothly as its ratio leaves 1: 4 / t sigmoid(t (r - 1)).
+    """Reduce the gradient of a token smoothly as its ratio r leaves 1: the surrogate is 4 / t sigmoid(t (r - 1)).
 
-    At r = 1 its slope is that of r; away from 1 it falls off.
+    At r = 1 its slope equals the slope of r; away from 1 the slope falls.
 
     Args:
         positive: t for positive advantages, above 0.
-        negative: t for negative ones, above 0; larger, because their gradients spread over the vocabulary.
+        negative: t for negative advantages, above 0; larger, because their gradients spread over the vocabulary.
 
     Example:
         >>> import torch
@@ -61,7 +62,7 @@ class Smooth(Surrogate):
     negative: float = option(1.05, above=0)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The smooth gate of each token, one for either sign of the advantage."""
+        """Return the smooth gate of each token, for positive and for negative advantages."""
         away = log_ratio.exp() - 1.0
         return (
             torch.sigmoid(self.positive * away) * (4.0 / self.positive),

@@ -1,31 +1,33 @@
-"""SAPO of the swarm: nodes share rollouts as texts, and each trains on its own and on others' (arXiv:2509.08721).
+"""SAPO of the swarm: share rollouts as texts between nodes, and train on local and external ones (arXiv:2509.08721).
 
-Nodes that train models of their own, of any kind, share no weights. Of the groups of a batch half are others': their
-tasks and texts are read from the folder that the nodes share, and are replayed here: the local tokenizer
-makes tokens of the texts, the local environment pays for them, and the local policy computes their old log-probs, as if
-it had sampled them. Groups whose rewards are all equal are passed over; of the others as many as are wanted are taken
-by chance. If there are too few, the node rolls out its own tasks instead. Then GRPO without KL, clip 0.2 and 0.28.
+Each node trains its own model, of any kind, and shares no weights. Half of the groups of a batch come from other nodes.
+Their tasks and texts are read from the folder that the nodes share, and are replayed here: the local tokenizer encodes
+the texts, the local environment computes the rewards, and the local policy computes the old log-probs, as if it had
+sampled the texts. External groups whose rewards are all equal are skipped; the needed number is sampled at random from
+the remaining ones. If there are too few, the node rolls out its own tasks instead. The loss is GRPO's without KL, clip
+0.2 and 0.28.
 
 Equations:
     Read: the abstract, the code of gensyn-ai/genrl, and a public summary of sections 3.2 to 5.
 
-    - N1, training set: `SharedExperience(external=0.5)`; others' groups are chosen uniformly among those whose rewards
-      differ.
-    - C1, advantage: `GroupRelative(eps=1e-8)`; a group of others is a group of its own, paid by the local environment.
-    - C2, ratio: `old_logprob="recomputed"`: of the local policy for all text; who wrote it sends no log-probs.
+    - N1, training set: `SharedExperience(external=0.5)`; external groups are sampled uniformly among those whose
+      rewards differ.
+    - C1, advantage: `GroupRelative(eps=1e-8)`; an external group is a separate group, with rewards of the local
+      environment.
+    - C2, ratio: `old_logprob="recomputed"`: by the local policy for all text; the author of a text sends no log-probs.
     - C3, loss: `Policy`, one token mean over local and external tokens.
-    - C4, choice of external trees in the code: left out: the paper's choice is N1; the code takes those with the
-      highest total score, with or without difference.
+    - C4, choice of external trees in the code: left out: the paper's choice is N1; the code takes the trees with the
+      highest total score, whether or not their rewards differ.
 
 Differs:
     - Own rollouts: a summary of the paper generates and shares all of a node's tasks and trains on half of them; here
-      those that it generates are trained and shared.
+      all rollouts that a node generates are trained and shared.
     - External groups that are missing: the code trains on fewer; here the node rolls out its own tasks in their place.
 
 Source: arXiv:2509.08721; code gensyn-ai/rl-swarm. Half is the paper's best share (4 of 8), three quarters are worse.
-It is not the SAPO of soft gates (recipe `sapo`). A node's name and the folder are `rollout=SharedExperience(folder=...,
-node=...)`; without a folder everything is local. Needs: tasks whose payload is plain JSON, the same environment at
-every node.
+It is not the SAPO of soft gates (recipe `sapo`). Set the folder and a node's name by
+`rollout=SharedExperience(folder=..., node=...)`; without a folder everything is local. Needs: tasks whose payload is
+plain JSON, the same environment at every node.
 """
 
 from __future__ import annotations
@@ -51,19 +53,19 @@ from agentrl_core.rollout import Cohort, Group, Rollout
 
 @dataclass(frozen=True)
 class SharedExperience(Rollout):
-    """Groups of one's own, and groups that others rolled out.
+    """Roll out this node's own groups, and replay groups that other nodes rolled out.
 
-    The draw column `shared` is 1 for those of others. The rollouts of a node are written to `<folder>/<node>.jsonl`, a
-    group a line, in place of what it wrote before.
+    The draw column `shared` is 1 for groups of other nodes. A node writes its own rollouts to
+    `<folder>/<node>.jsonl`, one group a line, and overwrites its earlier ones.
 
     Args:
-        folder: where the nodes write; empty: nothing is shared.
-        node: the name of this one.
-        external: the share of the groups that are others', 0 to 1.
+        folder: folder to which the nodes write; empty: nothing is shared.
+        node: name of this node.
+        external: share of the groups that come from other nodes, 0 to 1.
 
     Raises:
         RecipeError: an option is out of range.
-        InvalidInputError: a line of the folder is no group, or a task cannot be written.
+        InvalidInputError: a line of the folder is not a group, or a task cannot be written.
 
     Example:
         >>> from agentrl_core.recipes.sapo_swarm import SharedExperience
@@ -78,11 +80,11 @@ class SharedExperience(Rollout):
     external: float = option(0.5, at_least=0, at_most=1)
 
     async def group(self, group: Group) -> None:
-        """Rollouts of one's own."""
+        """Roll out one of this node's own groups."""
         await group.run(group.start_many(group.size, facts={"shared": 0}))
 
     async def cohort(self, groups: Cohort) -> None:
-        """Others' groups, then one's own in the places that are left; those are written down for the others."""
+        """Replay external groups, roll out this node's own groups for the rest, and write these for other nodes."""
         wanted = int(self.external * len(groups)) if self.folder else 0
         told = 0
         if wanted:
@@ -123,7 +125,7 @@ class SharedExperience(Rollout):
         return any(branch.status != "pruned" for branch in derived.branches)
 
     def offered(self) -> list[dict[str, Any]]:
-        """The groups that the other nodes wrote, in the order of their names."""
+        """Return the groups that the other nodes wrote, in the order of the nodes' names."""
         files = sorted(path for path in Path(self.folder).glob("*.jsonl") if path.stem != self.node)
         try:
             return [json.loads(line) for path in files for line in path.read_text(encoding="utf-8").splitlines()]
@@ -133,7 +135,7 @@ class SharedExperience(Rollout):
             ) from None
 
     def write(self, groups: list[Group]) -> int:
-        """Write what was rolled out; how many groups."""
+        """Write groups to the file of this node, and return their number."""
         lines = []
         for group in groups:
             task = {name: getattr(group.task, name) for name in ("task_id", "question", "domain", "payload")}
@@ -147,7 +149,7 @@ class SharedExperience(Rollout):
                 ) from None
         folder = Path(self.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        # The file gets its name when it is whole, so that no other node reads a part of it.
+        # Rename the file after it is complete, so that no other node reads a part of it.
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             file.write(("\n".join(lines) + "\n" * bool(lines)).encode())
             file.flush()
@@ -158,14 +160,14 @@ class SharedExperience(Rollout):
 
 @dataclass(frozen=True)
 class _ToldExperience(Rollout):
-    """A group whose actions are given."""
+    """Replay a group whose actions are given."""
 
     facts: ClassVar[Mapping[str, ExtraColumn]] = SharedExperience.facts
 
     attempts: str = "[]"
 
     async def group(self, group: Group) -> None:
-        """Each attempt, as far as the environment goes along; none, if all are paid alike."""
+        """Replay each attempt until the environment ends it; drop the group if all rewards are equal."""
         for actions in json.loads(self.attempts):
             branch = group.start(origin="imported", facts={"shared": 1})
             for action in actions:

@@ -1,12 +1,13 @@
-"""SCOPE: let a teacher go on from the first bad step of a failure that was right for long (arXiv:2602.24110).
+"""SCOPE: let a teacher continue a failure from its first bad step, if that step is late (arXiv:2602.24110).
 
-In groups of which less than half succeeded, the first failure whose first bad step t of T has t / T >= 0.5 is mended,
-one for a group: the policy's text before the first step that a process reward model marks below 0.5, then that of the
-agent `teacher` from there on. If the whole succeeds it takes the place of the failure, else it is dropped. Tokens
-of the teacher have the factor p / (p + 0.1) in the place of a ratio. A failure whose first step is bad is left alone.
+In groups of which less than half succeeded, one failure is repaired: the first one with t / T >= 0.5, if step t of T
+is its first bad one, or the next such failure if the repair does not succeed. The repaired rollout is the policy's
+text before the first step that a process reward model scores below 0.5, continued by the agent `teacher`. If it
+succeeds it replaces the failure, else it is dropped. Tokens of the teacher have the factor p / (p + 0.1) instead of a
+ratio. A failure whose first step is bad is not repaired.
 
 Equations:
-    Read: the paper's abstract, and notes of others, whose proposals the numbers are.
+    Read: the paper's abstract, and notes of others, which propose the numbers.
 
     - N1, first error: `FirstBadStep(threshold=0.5)`.
     - N2, repaired rollout: `LedOn`, in the place of the failure.
@@ -14,8 +15,8 @@ Equations:
     - N4, weights of foreign tokens: `Policy(expert=Expert(0.1))`; a teacher's own probabilities are not recorded.
 
 Differs:
-    - Repair beside the failure: the notes leave open whether it replaces it, as here.
-    - Weights by the teacher's density, min(p / p_teacher, 2), in the notes if it is known; not here.
+    - Repair beside the failure: the notes leave open whether the repair replaces the failure; here it does.
+    - Weights by the teacher's density, min(p / p_teacher, 2), in the notes if the density is known; not used here.
     - Clip range, KL: not stated; 0.2 and none here.
 
 Needs: the agents judge (the process reward model) and teacher; `recomputed_logprob`, by the policy before the first
@@ -45,7 +46,7 @@ from agentrl_core.weight import ExpertMask
 
 @dataclass(frozen=True)
 class FirstBadStep(JudgeLocator):
-    """As `JudgeLocator`, but the share of a location is t / T, with the bad step t of T counted in.
+    """Locate the first bad step as `JudgeLocator` does, with the share t / T that counts the bad step t of T.
 
     Example:
         >>> from agentrl_core.recipes.scope import FirstBadStep
@@ -54,7 +55,7 @@ class FirstBadStep(JudgeLocator):
     """
 
     async def locate(self, group: Group, branch: Branch) -> ErrorLocation | None:
-        """Return the first step below the threshold; None if it is the first of all."""
+        """Return the first step below the threshold; None if there is none, or if it is the first of all steps."""
         found = await super().locate(group, branch)
         if found is None or not found.step.number:
             return None
@@ -63,12 +64,12 @@ class FirstBadStep(JudgeLocator):
 
 @dataclass(frozen=True)
 class LedOn(Repair):
-    """A teacher continues a failure from its first bad step.
+    """Let a teacher continue a failure from its first bad step.
 
     Args:
-        teacher: who goes on: the name of an agent of the collector.
-        question: what it is asked; `{task}` and `{solution}` as in `recipes.agent_rlvr.AgentHint`, `{attempt}` is
-            the text before the bad step.
+        teacher: name of the agent of the collector that continues.
+        question: prompt template; `{task}` and `{solution}` as in `recipes.agent_rlvr.AgentHint`, `{attempt}` is the
+            text before the bad step.
 
     Example:
         >>> from agentrl_core.recipes.scope import LedOn
@@ -83,7 +84,7 @@ class LedOn(Repair):
     question: str = option("Go on with this solution to its end.\n\nTask:\n{task}\n\nSo far:\n{attempt}", filled=True)
 
     async def repair(self, group: Group, branch: Branch, fault: ErrorLocation) -> bool:
-        """Fork, insert the teacher's text, and see whether it helps."""
+        """Fork at the bad step, insert the teacher's text, and return whether the repaired rollout succeeds."""
         mended = branch.fork(at=fault.step.begin)
         text = await ask_agent(group, fill_template(self.question, group, [mended]), agent=self.teacher, about=branch)
         if text:

@@ -1,34 +1,37 @@
-"""SDAR: GRPO, and beside it a gated term of the policy under a prompt with a skill (arXiv:2605.15155).
+"""SDAR: GRPO plus gated distillation from the policy itself under a prompt with a skill (arXiv:2605.15155).
 
-The teacher is the policy itself under a prompt that also has a retrieved skill. A sampled token that it finds likelier
-than the policy does counts much; one that it rejects counts little, since the skill may be wrong:
+The teacher is the policy itself under a prompt that also has a retrieved skill. A sampled token has a large gate if the
+teacher finds it more likely than the policy does. If the teacher finds it less likely, the gate is small, since the
+skill may be wrong:
 
     d_t = log q(y_t) - log p(y_t),   g_t = sigmoid(5 d_t) without gradient
     L = L_GRPO + 0.01 * mean over trajectories of the mean over tokens of g_t d_t
 
-Its gradient by log p(y_t) is -0.01 g_t / (tokens): no token is pushed down, and groups with equal rewards are trained
-too. The GRPO part has the KL to the reference (k3) with 0.01. `prompts` has the token ids of a prompt with a skill for
-each draw:
+The gradient of the second term by log p(y_t) is -0.01 g_t / (tokens): no token is made less likely, and groups
+whose rewards are all equal are trained too. The GRPO part has the KL penalty to the reference model (k3) with
+coefficient 0.01. `prompts` has the token ids of a prompt with a skill for each draw:
 
     batch = arl.annotate(batch, "teacher_logprob", teacher, prompts=prompts)
 
-Needs: a reference, and a model `teacher`, a copy of the policy, given to `recipe.run_hooks`, or the policy itself.
+Needs: a reference model, and a model `teacher`: a copy of the policy, passed to `recipe.run_hooks`, or the policy
+itself.
 
 Equations:
     Read: the authors' code, and notes with the paper's formulas; the paper's text was not read.
 
     - N1, GRPO: `Policy("sequence_mean", clip=Clip(0.2, 0.2), kl=KL(0.01))` and `GroupRelative`.
-    - N2, gap: `GatedDistillation`, of `teacher_logprob` and the policy that is trained.
+    - N2, gap: `GatedDistillation`, between `teacher_logprob` and the log-prob of the trained policy.
     - C1, gate: `GatedDistillation(sharpness=5.0)`.
-    - C2, loss: `GatedDistillation("sequence_mean")`; the code's mean over all tokens is `"token_mean"` of both terms.
-    - N3, sum: `Sum`, 1 and 0.01.
-    - C3, teacher: `SyncModel`: the weights that the iteration begins with.
+    - C2, loss: `GatedDistillation("sequence_mean")`; for the code's mean over all tokens, both terms need
+      `"token_mean"`.
+    - N3, sum: `Sum`, with coefficients 1 and 0.01.
+    - C3, teacher: `SyncModel`: the weights at the start of the iteration.
 
 Differs:
-    - Gate: the paper also compares gates by the entropy and by either of both; here the gap, its method.
-    - Rows: a turn in the code, of which each is a row of the mean; here a trajectory.
-    - Invalid actions: their penalty of 0.1 is the environment's reward.
-    - Optimizer steps: mini-batches of 256 turns in the code, 64 for WebShop; one here.
+    - Gate: the paper also compares a gate by the entropy, and one by entropy or gap; here the gap, the paper's method.
+    - Rows: each turn is a row of the mean in the code, each trajectory here.
+    - Invalid actions: their penalty of 0.1 is part of the environment's reward.
+    - Optimizer steps: mini-batches of 256 turns in the code, 64 for WebShop; one step here.
 """
 
 from __future__ import annotations
@@ -49,14 +52,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GatedDistillation(WeightedLoss):
-    """Train sampled tokens as far as a teacher finds them likelier than the policy does.
+    """Raise the log-probs of sampled tokens, more if a teacher finds them likelier than the policy does.
 
         L = sum of w g d,   d = log q - log p,   g = sigmoid(sharpness d), without gradient
 
     Args:
-        aggregate: as of every loss.
-        constant: as of every loss.
-        sharpness: of the gate; 0: it is one half everywhere.
+        aggregate: how weights are normalised, see `WeightedLoss`.
+        constant: see `WeightedLoss`.
+        sharpness: factor of d in the gate; 0: the gate is one half everywhere.
 
     Metrics: `teacher_kl` (-d), `gate` and `entropy`.
 
@@ -73,16 +76,16 @@ class GatedDistillation(WeightedLoss):
 
     @property
     def needs_score(self) -> bool:
-        """Not: a teacher needs no reward."""
+        """Return False: distillation needs no reward."""
         return False
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights and the teacher's log-probs."""
+        """Return the streams that the loss reads: weights and the teacher's log-probs."""
         yield "weight_kl"
         yield token("teacher_logprob", model="teacher")
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gated log-ratio of all rows, and metrics."""
+        """Return the sum of the gated log-ratios of all rows, and metrics."""
         away = tokens.log_ratio_to("teacher_logprob")
         gate = torch.sigmoid(-self.sharpness * away.detach())
         value = -(tokens.stream("weight_kl") * gate * away).sum()

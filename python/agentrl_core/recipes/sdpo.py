@@ -1,36 +1,38 @@
-"""SDPO: the policy under a prompt with feedback is its own teacher (arXiv:2601.20802).
+"""SDPO: use the policy with feedback in its prompt as its own teacher (arXiv:2601.20802).
 
-A rollout is read again by the teacher, an average of the policy's weights, under a prompt that also has feedback of the
-environment or a successful attempt at the task. The policy learns the teacher's distributions of the next token along
-its own rollout:
+The teacher, an average of the policy's weights, evaluates each rollout again under a prompt that also contains
+feedback of the environment or a successful attempt at the task. The policy learns the teacher's distributions of the
+next token along its own rollout:
 
     L = mean over tokens with a teacher of min(p / p_old, 2) KL(p || q)
     teacher <- 0.95 teacher + 0.05 policy   after every optimizer step
 
 The KL is over the teacher's 100 likeliest tokens and one bin for all others. Rollouts without feedback or a solution
-have no teacher and are left out. `successful_siblings` names a successful attempt for each rollout; annotate those that
-have one:
+have no teacher and are left out. `successful_siblings` returns the index of a successful attempt for each rollout;
+annotate the rollouts that have one:
 
     found = successful_siblings(batch)
     batch = arl.annotate(batch, "teacher_logprob", teacher, top_k=100, prompts=prompts, draws=found >= 0)
 
-Needs: a model `teacher`, a copy of the policy, given to `recipe.updates`.
+Needs: a model `teacher`, a copy of the policy, passed to `recipe.updates`.
 
 Equations:
     Read: the paper's section 2, appendix A and table 12; TRL's notes.
 
     - 1, loss: `Divergence(beta=1.0)`.
-    - 2, gradient: of `Divergence(beta=1.0)`, over the distribution and not the sampled token alone.
+    - 2, gradient: the gradient of `Divergence(beta=1.0)`, over the whole distribution, not only the sampled token.
     - C1, teacher: `SyncModel`.
     - 9, top-K distillation: `Divergence(support="top")`.
-    - 10, mean and importance ratio: mean over tokens, `AnsweredTokens`, and `Divergence(ratio_at_most=2.0)`.
+    - 10, mean and importance ratio: the mean over the tokens that `AnsweredTokens` keeps, and
+      `Divergence(ratio_at_most=2.0)`.
     - C2, symmetric divergence: an option, `Divergence(beta=0.5, ratio_at_most=2.0)`.
     - N1, loss of a sampled token: an option of TRL, `Divergence(beta=1.0, support="sampled", ratio_at_most=2.0)`.
 
 Differs:
-    - Likeliest tokens: the student's in equation 9; the teacher's here, which it answers once for all steps.
-    - Settings: table 12 has the symmetric divergence, one step and 0.05 without feedback of the environment; with it
-      reverse KL, the likeliest 20, mini-batches of one question of 32 and 0.01. Here equation 1, one step and 0.05.
+    - Likeliest tokens: the student's in equation 9; the teacher's here, computed once for all steps.
+    - Settings: without feedback of the environment, table 12 has the symmetric divergence, one step and a teacher
+      rate of 0.05. With it, table 12 has reverse KL, the 20 likeliest tokens, mini-batches of one question of 32 and
+      a rate of 0.01. Here equation 1, one step and 0.05.
 """
 
 from __future__ import annotations
@@ -54,10 +56,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AnsweredTokens(BatchComponent):
-    """Train only tokens with an answer: keep = 1 if the column is known, else 0.
+    """Train only tokens with a value of the teacher: keep = 1 if the column is known, else 0.
 
     Args:
-        column: token column, NaN where nothing was computed.
+        column: token column, NaN if nothing was computed.
 
     Example:
         >>> from agentrl_core.recipes.sdpo import AnsweredTokens
@@ -77,13 +79,13 @@ class AnsweredTokens(BatchComponent):
 
 
 def successful_siblings(batch: Batch, *, above: float = 0.5) -> NDArray[np.int64]:
-    """Return for each draw the first draw of its group with a score above a number, -1 if there is none.
+    """Return a successful draw of each draw's group: the draw itself, or else the group's first; -1 if there is none.
 
-    A success is its own: the paper's teacher reads it again as the solution (table 2).
+    If the draw itself is a success, the paper's teacher also gets it as the solution (table 2).
 
     Args:
-        batch: with the column `score`.
-        above: scores of successes are above it.
+        batch: batch with the column `score`.
+        above: a draw is a success if its score is above this number.
 
     Example:
         >>> import agentrl_core as arl

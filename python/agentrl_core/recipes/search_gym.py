@@ -1,21 +1,22 @@
-"""SearchGym-RL: search agents in a simulated web, simple questions first (arXiv:2601.14615).
+"""SearchGym-RL: train search agents in a simulated web, with simple questions first (arXiv:2601.14615).
 
-Tasks come of a knowledge graph with a corpus that fits it, so that every reward is exact. A first stage has questions
-of one hop (column `hops` of the pool); when more than 0.7 of their rollouts succeed in an iteration, those of several
-hops are open too. GRPO in both.
+Tasks come from a knowledge graph with a matching corpus, so every reward is exact. The first stage has one-hop
+questions (column `hops` of the pool). When more than 0.7 of their rollouts succeed in an iteration, questions of
+several hops are opened too. Both stages use GRPO.
 
-The paper has two stages and states neither where they part nor what ends the first; these are proposals.
+The paper has two stages, but states neither the boundary between them nor the end of the first; the values here are
+proposals.
 
 Equations:
     Read: the abstract and notes of others; the paper's text was not read.
 
-    - S1, reward: the environment's, 1 or 0: `OutcomeScore`.
-    - S2, group advantage: `GroupRelative`, std of n - 1.
-    - S3, policy loss: `Policy`, mean over the policy's own tokens.
+    - S1, reward: 1 or 0, from the environment: `OutcomeScore`.
+    - S2, group advantage: `GroupRelative`; its std divides by n - 1.
+    - S3, policy loss: `Policy`, with a mean over the policy's own tokens.
     - S4, stage: `Curriculum("hops", "1", above=0.7)`.
 
 Differs:
-    - End of the first stage: a rate that reaches 0.7 in the notes, one above 0.7 here.
+    - End of the first stage: at a success rate of at least 0.7 in the notes, above 0.7 here.
     - Optimizer steps, clip range and KL: not stated; 1, 0.2 and none here.
 """
 

@@ -1,29 +1,31 @@
-"""SEED-GRPO: weigh down tasks whose answers scatter, by their semantic entropy (arXiv:2505.12346).
+"""SEED-GRPO: lower the weight of tasks with inconsistent answers, by their semantic entropy (arXiv:2505.12346).
 
-A task whose answers scatter is one the model does not know, and moves it less: the draws of a group weigh f(x), with
-x in [0, 1] the semantic entropy of its answers over ln(group size), and A = R - mean(R).
+If the answers to a task differ in meaning, the model is uncertain about it, and the task should change the model less.
+The draws of a group have weight f(x), with x in [0, 1] the semantic entropy of its answers divided by ln(group size),
+and A = R - mean(R).
 
     f(x) = 1 - coefficient x (`linear`),  exp(-coefficient x),  1 / (1 + coefficient x) (`inverse`)
            or (1 - coefficient x)^exponent (`focal`).
 
-The paper's entropy is the mean of -ln p over the clusters of answers, and its coefficient is not known; 0.0417 is
-that of a public port, which takes `AnswerEntropyScaled(entropy="exact", kind="inverse")`. An environment reports
-which answers mean the same as the facts `answer_cluster` and `answer_parsed` of its episodes. The loss is GRPO's.
+The paper's entropy is the mean of -ln p over the clusters of answers. Its coefficient is not known; 0.0417 is the
+coefficient of a public port, which corresponds to `AnswerEntropyScaled(entropy="exact", kind="inverse")`. The
+environment reports which answers have the same meaning, as the facts `answer_cluster` and `answer_parsed` of its
+episodes. The loss is GRPO's.
 
 Equations:
-    Read: the abstract, and a review and notes of others.
+    Read: the abstract, and a review and notes by others.
 
     - N1, advantage before scaling: `GroupRelative(scale="none")`.
-    - N2, mass of a meaning: the share of the answers that are of a cluster.
+    - N2, mass of a meaning: the share of the answers that are in its cluster.
     - N3, semantic entropy: `AnswerEntropyScaled(entropy="sampled")`.
     - N4, scaled advantage: the weight of `AnswerEntropyScaled`, a factor of the policy's term.
     - N5, semantic entropy of the port: `AnswerEntropyScaled(entropy="exact")`.
     - N6, loss: `Policy`, clip range 0.2.
 
 Differs:
-    - Mass of a meaning: shares of counts here; by probabilities, which the notes have too, the entropy may exceed its
-      maximum ln G, and the factor may be below 0.
-    - Clip range and steps per batch: not known; 0.2 and 1.
+    - Mass of a meaning: shares of counts here. The notes also have masses from probabilities; with them the entropy may
+      exceed its maximum ln G, and the factor may be below 0.
+    - Clip range and steps per batch: not known; 0.2 and 1 here.
     - Aggregation: not known; the mean over tokens here. A public port offers the sum of Dr. GRPO,
       `Policy(aggregate="constant", constant=1.0)`.
 """
@@ -47,17 +49,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AnswerEntropyScaled(BatchComponent):
-    """Tasks whose answers agree little weigh less.
+    """Lower the weight of tasks whose answers agree little.
 
-    The formula is that of the file. A group of one has x = 0.
+    The module docstring has the formula. A group of one has x = 0.
 
     Args:
-        cluster: draw column of whole numbers, the same for answers that mean the same.
+        cluster: draw column of whole numbers, equal for answers with the same meaning.
         parsed: draw column, 0 if a draw gave no answer.
         entropy: `sampled`: -mean_c ln p_c, each cluster of answers once; `exact`: -sum_c p_c ln p_c.
-        kind: f.
-        coefficient: how much a group without agreement loses.
-        exponent: of `focal`.
+        kind: the function f.
+        coefficient: factor of x; a larger one takes more weight from groups without agreement.
+        exponent: exponent of `focal`.
 
     Raises:
         RecipeError: an option is out of range.
@@ -80,7 +82,7 @@ class AnswerEntropyScaled(BatchComponent):
     exponent: float = option(2.0, above=0.0)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with its `weight` scaled."""
+        """Return `batch` with the scaled `weight` of draws."""
         rows = Rows(batch, "draw")
         groups = rows.keys("group_id")
         votes = cluster_votes(rows.keys(self.cluster), groups, parsed=rows.flags(self.parsed), valid=rows.valid)

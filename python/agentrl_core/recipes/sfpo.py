@@ -1,15 +1,15 @@
-"""SFPO: three fast steps, most of the way of them, and a slow step from there, all on the same rollouts.
+"""SFPO: take three fast steps, go back part of the way, then take a slow step, all on the same rollouts.
 
     theta_1, theta_2, theta_3: steps of the optimizer from theta_0 on L
     theta' = theta_0 + 0.8 (theta_3 - theta_0)
     theta_next: a step from theta' on L
 
-The fast steps find a direction that single noisy gradients miss; going back a part of the way keeps the slow step near
-the policy that sampled. L is GRPO's. When the entropy of an iteration rises above those before,
+The fast steps find a direction that single noisy gradients miss; going back part of the way keeps the slow step near
+the policy that sampled. L is GRPO's loss. When the entropy H of an iteration rises above the earlier ones,
 
-    H - mean >= std + 1e-8   over the last thirty of them, H among them,
+    H - mean >= std + 1e-8   over the last thirty entropies, including H,
 
-the fast steps are left out from the next iteration on, and what is left is one step an iteration.
+the fast steps are skipped from the next iteration on, so each iteration has one step.
 
 Equations:
     Read: notes on the paper with its algorithm 1, the abstract, and the authors' code; the paper's text was not read.
@@ -17,28 +17,28 @@ Equations:
     - N1, fast trajectory: the first three of four `epochs`, with the old log-probs and advantages of the iteration.
     - N2, reposition: `SyncModel("begin", "policy", mix=0.2)` after the third step.
     - N3, slow correction: the fourth of the `epochs`.
-    - N4, schedule of alpha: `Unlike`; from the next iteration on `SkipStep` leaves the first three steps out.
+    - N4, schedule of alpha: `Unlike`; from the next iteration on, `SkipStep` skips the first three steps.
     - C1, trigger of the code: `Unlike(window=30, threshold=1.0, side="above")`.
-    - N5, loss: `Policy`, mean over tokens, then rollouts; `GroupRelative`.
-    - N6, gain along an eigenvector: what the three fast steps do on a quadratic loss.
+    - N5, loss: `Policy`, mean over tokens, then over rollouts; `GroupRelative`.
+    - N6, gain along an eigenvector: the effect of the three fast steps on a quadratic loss.
 
 Differs:
-    - Constants: the notes do not state them; K = 3, alpha = 0.8, a window of thirty and a threshold of 1 as in the code
-      (its alpha is 0.9 for Qwen3-4B).
-    - Trigger: the notes call it one-sided and compare |H - mean|; the code compares H - mean, as here. `side="both"` is
-      the other.
-    - Steps: an inner step is one optimizer step in the notes; in the code it is a pass of four minibatches, and so is
-      the slow one. That is `minibatches=4` with `once=12` and `until=13` in the hooks.
-    - Moments of the optimizer: they do not go back with the weights, as in the code.
-    - KL: a term of the objective in the notes, without a coefficient; none in the code and here.
+    - Constants: the notes do not state them; here K = 3, alpha = 0.8, a window of thirty and a threshold of 1, as in
+      the code (its alpha is 0.9 for Qwen3-4B).
+    - Trigger: the notes call it one-sided but compare |H - mean|; the code compares H - mean, as here. `side="both"`
+      compares |H - mean|.
+    - Steps: in the notes, an inner step is one optimizer step; in the code, inner steps and the slow step are passes of
+      four minibatches. To follow the code, use `minibatches=4`, with `once=12` and `until=13` in the hooks.
+    - Moments of the optimizer: they do not move back with the weights, as in the code.
+    - KL: in the notes, a term of the objective without a stated coefficient; none in the code and here.
       `SFPO.replace(loss=Policy(aggregate="sequence_mean", kl=KL(0.001)))` adds one.
     - Entropy bonus: 0.001 by the default of the code's framework; none in the notes and here.
 
-The fast steps that are left out still cost forward and backward passes: after the trigger `SFPO.replace(hooks=None,
-epochs=1)` does the same for less.
+Skipped fast steps still cost forward and backward passes. After the trigger, `SFPO.replace(hooks=None, epochs=1)` does
+the same at lower cost.
 
-Source: arXiv:2510.04072. Needs: the metric `entropy` of each iteration, given to `Collector.end_iteration`; the policy,
-to `recipe.updates`.
+Source: arXiv:2510.04072. Needs: the metric `entropy` of each iteration, passed to `Collector.end_iteration`; the
+policy, passed to `recipe.updates`.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ from agentrl_core.loss import Policy
 from agentrl_core.schedule import Choice, Controller, SkipStep, SyncModel
 
 FAST = 3
-"""Steps before the policy goes back a part of the way."""
+"""Number of steps before the policy goes back part of the way."""
 
 
 @dataclass(frozen=True)
 class Unlike(Controller):
-    """0 until a metric was unlike its last values, and 1 from then on: |x - mean| >= threshold (std + 1e-8).
+    """0 until a metric differs from its recent values, and 1 from then on: |x - mean| >= threshold (std + 1e-8).
 
-    It waits until there are `window` values; the std is that of the population.
+    It stays 0 until there are `window` values. The std is the population's (divided by n).
 
     Args:
         metric: name of the metric.
-        window: how many values count, x among them, at least 2.
-        threshold: above 0.
+        window: number of compared values, including x, at least 2.
+        threshold: smallest difference, in units of std + 1e-8, above 0.
         side: `both`; or `above`: only a value above the mean counts.
 
     Raises:
@@ -90,20 +90,20 @@ class Unlike(Controller):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The metric."""
+        """Return the name of the metric that the controller reads."""
         return (self.metric,)
 
     @property
     def examples(self) -> tuple[float, ...]:
-        """Both."""
+        """Return both possible values, 0 and 1."""
         return 0.0, 1.0
 
     def begin(self) -> State:
-        """Nothing measured."""
+        """Return the state without measurements."""
         return {"value": 0.0, "recent": []}
 
     def move(self, state: State, *metrics: float) -> State:
-        """One measurement."""
+        """Return the state after one more measurement."""
         recent = [*state["recent"], metrics[0]][-self.window :]
         mean = math.fsum(recent) / len(recent)
         deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in recent) / len(recent))
@@ -112,7 +112,7 @@ class Unlike(Controller):
         return {"value": max(state["value"], float(unlike)), "recent": recent}
 
     def value(self, state: State) -> float:
-        """0 or 1."""
+        """Return 1 if the metric has differed from its recent values, otherwise 0."""
         return float(state["value"])
 
 

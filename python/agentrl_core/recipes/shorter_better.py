@@ -1,21 +1,22 @@
-"""ShorterBetter: answers are held to the length of the shortest right one that the group found (arXiv:2504.21370).
+"""ShorterBetter: penalise the difference in length to the group's shortest right answer (arXiv:2504.21370).
 
-With l* the length of the shortest right answer of the group, or the mean length of all where none is right, the score
-of an answer of length l is alpha [right] - beta |l - l*|, compared as in GRPO. A length is a number of trained tokens.
+With l* the length of the shortest right answer of the group, or the mean length of all answers if none is right, the
+score of an answer of length l is alpha [right] - beta |l - l*|. Scores are compared as in GRPO. A length is a number of
+trained tokens.
 
 Equations:
     Read: the public code and the abstract; the paper's text was not read.
 
     - C1, sample optimal length: `OptimalLength`.
     - C2, reward: `OutcomeScore(success=2.0, failure=0.0)` and `OptimalLength(coefficient=0.001)`.
-    - C3, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; a group of one is 0 here, and its reward in the
-      code (`singleton="raw"`).
+    - C3, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; a group of one has 0 here, and its reward in
+      the code (`singleton="raw"`).
     - C4, loss: `Policy`, clip range 0.2, mean over tokens, `KL(0.001)`.
 
 Differs:
     - Length: of the whole response in the code, which has no tools; of the trained tokens here.
 
-Needs: the model reference.
+Needs: the model `reference`.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OptimalLength(BatchComponent):
-    """Takes from the score what an answer is longer or shorter than the shortest right one of its group.
+    """Subtract from the score a penalty for the difference in length to the group's shortest right answer.
 
         score - coefficient * |length - l*|
 
-    l* is the length of the group's shortest draw that succeeded, or the mean length of all its draws where none did.
-    Draws without a score neither count nor get one.
+    l* is the length of the group's shortest draw that succeeded, or the mean length of all its draws if none did.
+    Draws without a score do not count and get no score.
 
     Args:
-        coefficient: what a token away from l* costs.
+        coefficient: penalty of each token of distance from l*.
 
     Raises:
         RecipeError: an option is out of range.
@@ -63,7 +64,7 @@ class OptimalLength(BatchComponent):
     coefficient: float = option(0.001, at_least=0)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `score` on draws."""
+        """Return `batch` with the penalty subtracted from the column `score` of draws."""
         rows = Rows(batch, "draw")
         groups, lengths = rows.keys("group_id"), rows.trained
         right = rows.valid & rows.flags("success")

@@ -1,29 +1,29 @@
-"""SPO, simple policy optimisation: a quadratic penalty in place of PPO's clip (arXiv:2401.16025).
+"""SPO, simple policy optimisation: replace PPO's clip by a quadratic penalty (arXiv:2401.16025).
 
-Beyond a clip there is no gradient, so a ratio that has left the range is not brought back. Here the objective is
+Beyond a clip range there is no gradient, so a ratio that has left the range is not brought back. Here the objective is
 
     r A - |A| (r - 1)^2 / (2 epsilon)
 
-whose best ratio is the bound itself. The rest is PPO: A by GAE with a critic, gamma 0.99 and lambda 0.95, and ten
-epochs of four minibatches. The paper's actions are those of continuous control and of Atari; here an action is a token.
+which is largest at the bound itself. The rest is PPO: A by GAE with a critic, gamma 0.99 and lambda 0.95, and ten
+epochs of four minibatches. The paper's tasks are continuous control and Atari; here an action is a token.
 
 Equations:
     Read: the paper's sections 4 and 5.1 with algorithm 1, and the authors' code.
 
-    - 15, constrained problem: what equation 16 solves; not computed: `Quadratic` is its solution.
+    - 15, constrained problem: the problem that equation 16 solves; not computed: `Quadratic` is its solution.
     - 16, objective: `Quadratic`, epsilon the width of `Clip`.
-    - 19, slope: that of `Quadratic`.
+    - 19, slope: the slope of `Quadratic`.
     - A1, total loss: `Gae(gamma=0.99, lam=0.95)`, `Policy`, and `Value` of the model `critic`.
     - C1, value loss and advantages of the code: options, `Value("token_mean", clip=0.2)` and
       `GroupRelative(column="advantage", level="token", group_by="batch", eps=1e-8)` after `Gae`, over the batch.
 
 Differs:
-    - Clip: the paper has none; its range here is epsilon.
-    - Weight of the value loss: 0.5 beside the policy's loss in the paper; the critic is a model with its own optimizer
-      here.
-    - Normalisation: in each minibatch in the code; neither in the paper nor here.
+    - Clip: the paper has none; the width of the clip range is epsilon here.
+    - Weight of the value loss: 0.5 relative to the policy's loss in the paper; here the critic is a model with its own
+      optimizer.
+    - Normalisation: the code normalises advantages in each minibatch; neither the paper nor this recipe does.
 
-Needs: the model critic; the token column `value` of it, from before the first step.
+Needs: the model `critic`, and its token column `value` from before the first step.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Quadratic(Surrogate):
 
         r A - |A| (r - 1)^2 / (2 epsilon)
 
-    with epsilon = upper - 1 for positive and 1 - lower for negative advantages: the best ratio is the bound itself,
-    and beyond it the gradient pulls back. Give both bounds a width.
+    with epsilon = upper - 1 for positive and 1 - lower for negative advantages. The objective is largest at the bound,
+    and beyond it the gradient pulls the ratio back. Neither bound may be 1.
 
     Example:
         >>> import torch
@@ -60,7 +60,7 @@ class Quadratic(Surrogate):
     """
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The ratio, pulled back by a quadratic once it has passed its bound."""
+        """Return the ratio with the quadratic penalty, for positive and for negative advantages."""
         ratio = log_ratio.exp()
         half = (ratio - 1.0).square() / 2.0
         return ratio - half / (bounds.upper - 1.0), ratio + half / (1.0 - bounds.lower)

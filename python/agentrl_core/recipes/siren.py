@@ -1,24 +1,25 @@
-"""SIREN: hold the entropy of likely tokens at uncertain places at its first value (arXiv:2509.25133).
+"""SIREN: keep the entropy of likely tokens, at uncertain positions, at its first value (arXiv:2509.25133).
 
-A plain entropy bonus spreads probability over tokens that make no sense. SIREN looks only at the most likely tokens of
-a place, and only at the most uncertain places of a response, and anchors their mean entropy at that of the first
-policy: the metric `peak_entropy` of the first iteration, which has no penalty itself.
+A plain entropy bonus spreads probability over tokens that make no sense. SIREN only considers the most likely tokens of
+a position, and only the most uncertain positions of a response. It anchors their mean entropy at the mean entropy of
+the first policy: the metric `peak_entropy` of the first iteration. The first iteration itself has no penalty.
 
 Equations:
     Read: the authors' code, and a digest; the paper's text was not read.
 
-    - C1 and C2, top-p mask and entropy in it: the model's answer `top_p_entropy`, which keeps the token that reaches p;
+    - C1 and C2, top-p mask and entropy in it: the model output `top_p_entropy`, which keeps the token that reaches p;
       `model.top_p_entropy(include_crossing=False)` drops it, as the code does.
-    - C3, peak mask: `EntropyAnchor`, quantile 0.8 of the response.
-    - C4, aggregate: `EntropyAnchor`; a response without a peak does not count, as in the digest; the code counts it as
-      0.
+    - C3, peak mask: `EntropyAnchor`, with quantile 0.8 of the response.
+    - C4, aggregate: `EntropyAnchor`; a response without a peak does not count, as in the digest; in the code it counts
+      as 0.
     - C5, anchored loss: `EntropyAnchor(0.005, anchor=FirstValue())`.
-    - C6, policy loss: `Policy`, `aggregate="constant"`; advantages without std, a group of one keeps its score.
+    - C6, policy loss: `Policy`, `aggregate="constant"`; advantages are not divided by a std, and a group of one keeps
+      its score.
 
 Differs:
-    - Anchor: of the first batch before its first optimizer step in the code; here the mean over the optimizer steps of
-      the first iteration.
-    - Square: of the mean of each micro-batch in the code, of the update here.
+    - Anchor: in the code, the entropy of the first batch before its first optimizer step; here, the mean over the
+      optimizer steps of the first iteration.
+    - Square: of the mean of each micro-batch in the code, of the mean of the update here.
     - Denominator: the code divides by the padded length, which is the longest response of its script: 3072.
 """
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FirstValue(Controller):
-    """First measured value of a metric other than 0, which stays.
+    """First measured value of a metric that is not 0; it does not change afterwards.
 
     Args:
         metric: name of the metric.
@@ -60,7 +61,7 @@ class FirstValue(Controller):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The metric."""
+        """Return the name of the metric that the controller reads."""
         return (self.metric,)
 
     def begin(self) -> State:
@@ -68,30 +69,30 @@ class FirstValue(Controller):
         return {"value": None}
 
     def move(self, state: State, *metrics: float) -> State:
-        """Keep the first measurement."""
+        """Return the state with the first measurement that is not 0."""
         return {"value": state["value"] or metrics[0]}
 
     def value(self, state: State) -> float:
-        """Return the anchor."""
+        """Return the first value, or `start` before it is measured."""
         return float(state["value"] or self.start)
 
 
 @dataclass(frozen=True)
 class EntropyAnchor(EntropyTerm):
-    """Hold the entropy of likely tokens at uncertain places at an anchor.
+    """Keep the entropy of likely tokens, at uncertain positions, at an anchor.
 
         L = coefficient * (mean over responses of the mean over peaks of H - anchor)^2
 
-    H is the model's answer `top_p_entropy` (see `model.answers`); the peaks of a response are its tokens with
-    H above its `quantile`; responses without a peak do not count. The square is of all rows of the update, not of each
-    pack (`Update.gradient_cached`); it is not weighted, and 0 without any peak.
+    H is the model output `top_p_entropy` (see `model.answers`). The peaks of a response are its tokens with H above its
+    `quantile`; responses without a peak do not count. The square is computed over all rows of the update, not for each
+    pack (`Update.gradient_cached`). It is not weighted, and is 0 if there are no peaks.
 
     Args:
-        coefficient: above 0.
+        coefficient: factor of the penalty, above 0.
         anchor: the mean of the first policy, at least 0; 0: not known yet, no penalty.
-        quantile: between 0 and 1.
+        quantile: quantile of H above which a token is a peak, between 0 and 1.
 
-    Metrics: `peak_entropy`, the mean that is anchored.
+    Metrics: `peak_entropy`, the anchored mean.
 
     Example:
         >>> import torch
@@ -113,21 +114,21 @@ class EntropyAnchor(EntropyTerm):
     quantile: float = option(0.8, above=0, below=1)
 
     def peak_entropy(self, tokens: Tokens) -> Tensor:
-        """The mean that is anchored, a scalar with gradient; without any peak the anchor."""
+        """Return the anchored mean, a scalar with gradient; without any peak, return the anchor."""
         responses = tokens.segments("sequence")
         entropy = tokens.output("top_p_entropy")
         peak = tokens.trained & (entropy > responses.spread(responses.quantile(entropy, self.quantile)))
         count = responses.sum(peak.to(entropy))
         mean = responses.sum(torch.where(peak, entropy, 0.0)) / count.clamp(min=1.0)
-        # Without any peak the anchor itself, so that the term is 0.
+        # Without any peak, return the anchor itself, so that the penalty is 0.
         return torch.where(count.any(), mean.sum() / (count > 0).sum().clamp(min=1), self.anchor)
 
     def metrics(self, tokens: Tokens) -> dict[str, Tensor]:
-        """`peak_entropy`, the same for every row."""
+        """Return `peak_entropy`, the same for every row."""
         return {"peak_entropy": self.peak_entropy(tokens).expand_as(tokens.logprob)}
 
     def __call__(self, tokens: Tokens) -> Tensor:
-        """A price on how far the entropy of the chosen tokens is from the anchor."""
+        """Return the penalty on the squared distance of the peak entropy from the anchor."""
         known = float(self.anchor > 0)
         return known * self.coefficient * (self.peak_entropy(tokens) - self.anchor).square()
 

@@ -1,34 +1,37 @@
-"""Sol-RL: many cheap rollouts to look for contrast, few exact ones to learn from.
+"""Sol-RL: sample many rollouts at low precision, and train only the best and the worst of them.
 
-Generation in four bits is cheap and not exact. So a group is large, of it the eighth with the largest scores and the
-eighth with the smallest are trained, at least one each, and the policy's log-probs in the precision of training
-replace those of the cheap engine:
+Generation in four bits is cheap but not exact. So groups are large, and only the eighth with the largest scores and
+the eighth with the smallest scores are trained, at least one draw each. The policy's log-probs in training precision
+replace the log-probs of the cheap engine:
 
     A_i = (R_i - mean of the group's selected) / (std of all selected of the batch + 1e-4), at most 5
     L = - mean over tokens of min(p_trainer / p_engine, 2) min(r A, clip(r, 0.8, 1.2) A),   r = p / p_trainer
 
-In which precision each action was sampled is a fact (`rollout.RecordPrecision`), and `recipes.jet_rl.mismatch` measures
-how far the cheap engine is from the trainer. The paper trains image models: it generates the few again from their
-seeds, and its loss is one of diffusion. The same seed does not give the same text in another precision, so the tokens
-are kept and scored again; the correction by p_trainer / p_engine and the clipped loss are ours.
+The precision of the engine that sampled each action is recorded as a fact (`rollout.RecordPrecision`), and
+`recipes.jet_rl.mismatch` measures how much the cheap engine differs from the trainer. The paper trains image models:
+it generates the selected images again from their seeds, and its loss is a diffusion loss. For texts, the same seed
+does not give the same text in another precision, so here the tokens are kept and their log-probs recomputed. The
+correction by p_trainer / p_engine and the clipped loss are ours.
 
 Equations:
-    Read: the authors' code, and notes of others; the paper's text was not read.
+    Read: the authors' code, and third-party notes; the paper's text was not read.
 
-    - C1, cheap stage: `RecordPrecision`; the engine and the size of a group are the user's, 96 in the code.
+    - C1, cheap stage: `RecordPrecision`; the user chooses the engine and the group size, which is 96 in the code.
     - C2, selection: `Extremes`, a quarter of the group: half of it from the top, the rest from the bottom.
     - C3, exact stage: the column `recomputed_logprob`; a text is not generated again, so its reward stays.
-    - C4, advantage: `GroupRelative` of what is selected, std of n over the batch and 1e-4 added to it.
-    - C5, weight of a sample: left out: the advantage, limited to 5 as there, is that of a policy loss.
-    - C6, implicit policies: left out: velocities of a diffusion model.
-    - C7, loss: left out: that of a diffusion model.
-    - C8, old policy: left out: the policy itself samples; in the code it is an average, at most half of it old.
+    - C4, advantage: `GroupRelative` of the selected draws, std with divisor n over the batch, plus 1e-4.
+    - C5, weight of a sample: left out: here the advantage, limited to 5 as in the code, enters a policy loss.
+    - C6, implicit policies: left out: they are velocities of a diffusion model.
+    - C7, loss: left out: it is the loss of a diffusion model.
+    - C8, old policy: left out: here the policy itself samples; in the code the sampling policy is an average, at most
+      half of it old.
 
 Differs:
-    - KL: the code adds 0.0001 of the squared distance of the velocities from those of the reference; none here.
+    - KL: the code adds 0.0001 times the squared distance between the velocities of the model and of the reference; no
+      KL here.
 
 Source: FP4 Explore, BF16 Train: Diffusion Reinforcement Learning via Efficient Rollout Scaling (arXiv:2604.06916).
-Needs: `recomputed_logprob`, by the trainer before the first update; groups of eight or more.
+Needs: `recomputed_logprob`, computed by the trainer before the first update; groups of eight or more.
 """
 
 from __future__ import annotations
@@ -51,13 +54,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Extremes(BatchComponent):
-    """Keeps the draws of each group with the largest and with the smallest scores.
+    """Keep the draws of each group with the largest and with the smallest scores.
 
-    Of a group of n scored draws K = floor(share n) stay, at least two: floor(K / 2) from the top, the others from the
-    bottom. The draw column `selected_score` is the score of those, and nan of the others.
+    Of a group of n scored draws K = floor(share n) are kept, at least two: floor(K / 2) from the top, the rest from
+    the bottom. The draw column `selected_score` is the score of a kept draw, and nan for all others.
 
     Args:
-        share: of the group, above 0 and at most 1.
+        share: share of the group to keep, above 0 and at most 1.
 
     Raises:
         RecipeError: an option is out of range.
@@ -75,7 +78,7 @@ class Extremes(BatchComponent):
     share: float = option(0.25, above=0, at_most=1)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with `selected_score` and another `keep` on draws."""
+        """Return `batch` with `selected_score` and a new `keep` on draws."""
         rows = Rows(batch, "draw")
         scored = np.flatnonzero(rows.valid)
         scores, groups = rows.values("score")[scored], rows.keys("group_id")[scored]

@@ -1,33 +1,33 @@
-"""SPA-RL: the outcome is shared out over the steps by what each contributed to it (arXiv:2505.20732).
+"""SPA-RL: distribute the outcome over the steps by the contribution of each step (arXiv:2505.20732).
 
     c_t = head(hidden state at the last token of turn t),   L_progress = mean over draws of (sum_t c_t - R)^2
     r_t = c_t + 0.5 [the environment executed the action],   at the last token of the turn
-    A: GAE of tokens, gamma 1, lambda 0.95, less 0.01 (log p - log p_ref) at each token;   L: PPO's, with a critic
+    A: GAE of tokens, gamma 1, lambda 0.95, minus 0.01 (log p - log p_ref) at each token;   L: PPO's, with a critic
 
-The estimator `progress` is trained in the stage `warm_start`, on trajectories with their outcomes; its answers are the
-step column `progress`. A batch is four passes, as in the library of its public code, so that the clip acts. gamma,
-lambda and the price on leaving the reference are not given. Its released data have a leave-one-out outcome in the place
-of c, and its released trainer multiplies the reward of a step by the steps that remain, which takes the last one's
-away: neither is here.
+The stage `warm_start` trains the estimator `progress` on trajectories with their outcomes; its outputs are the step
+column `progress`. A batch is used in four passes, as in the library of the public code, so that the clip acts. gamma,
+lambda and the KL coefficient are not stated. The released data have a leave-one-out outcome in place of c. The released
+trainer multiplies the reward of a step by the number of remaining steps, which removes the last step's reward. Neither
+is reproduced here.
 
-Needs: the fact `executed` of steps (a last step without a verdict counts as executed); step column `progress`; the
-critic as token column `value`; the model reference.
+Needs: the fact `executed` of steps (a last step without this fact counts as executed); step column `progress`; the
+critic as token column `value`; the reference model.
 
 Equations:
     Read: the public code and the abstract; notes on the paper.
 
     - C1, progress model: `ProgressLoss`, in the stage `warm_start`.
     - N1, step reward: `Contribution(grounding=0.5)`.
-    - C2, step reward in the data script: left out: it replaces the contributions, which the paper is about, by a
+    - C2, step reward in the data script: left out: it replaces the contributions, the paper's subject, by a
       leave-one-out outcome.
-    - C3, placement in the trainer: left out: it multiplies by the turns that remain, so that the last one gets
+    - C3, placement in the trainer: left out: it multiplies by the number of remaining turns, so that the last one gets
       nothing.
     - C4, PPO: `Gae(kl_coefficient=0.01)`, then whitened; `Policy` and `Value`.
 
 Differs:
-    - Head of the progress model: of the logits in the code, of the hidden state here.
+    - Head of the progress model: on the logits in the code, on the hidden state here.
     - Optimizer steps a batch: the configuration was not seen; 4 passes here, the default of TRL's PPO.
-    - Clip range, gamma, lambda and the price on leaving the reference: not seen; the values here are those of PPO.
+    - Clip range, gamma, lambda and the price on leaving the reference: not seen; the usual values of PPO here.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Contribution(BatchComponent):
-    """Pays a step for its share of the outcome and for an action that could be executed.
+    """Reward a step for its share of the outcome and for an action that could be executed.
 
     step_score = progress + grounding * executed. The last step of a draw, which no observation follows, counts as
-    executed where it has no verdict; any other step without one as not executed.
+    executed if `executed` is unknown; any other step with unknown `executed` counts as not executed.
 
     Args:
-        grounding: what an executed action is paid.
+        grounding: reward of an executed action.
 
     Example:
         >>> from agentrl_core.recipes.spa_rl import Contribution
@@ -81,13 +81,13 @@ class Contribution(BatchComponent):
 
 @dataclass(frozen=True)
 class ProgressLoss(WeightedLoss):
-    """Trains an estimator whose contributions of steps add up to the outcome, without a label for any step.
+    """Train an estimator of step contributions that add up to the outcome, without labels for steps.
 
         L = sum over draws of w (sum of `value` at the last tokens of its steps - score)^2
 
     Args:
-        aggregate: as of every loss.
-        constant: as of every loss.
+        aggregate: how weights are normalised, see `WeightedLoss`.
+        constant: see `WeightedLoss`.
 
     Example:
         >>> import torch
@@ -99,23 +99,23 @@ class ProgressLoss(WeightedLoss):
     """
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, the ids of draws and steps, and the outcome."""
+        """Return the columns that the loss reads: weights, the ids of draws and steps, and the outcome."""
         return ("weight_kl", "sequence", "step", token("score"))
 
     def own_reads_outputs(self) -> Iterable[str]:
-        """The value."""
+        """Return the model output that the loss reads: the value."""
         return ("value",)
 
     def own_unit(self) -> Unit:
-        """The trajectory."""
+        """Return `trajectory`: the loss has one term per trajectory."""
         return "trajectory"
 
     def own_foldable(self) -> bool:
-        """No: a contribution counts for every branch."""
+        """Return False: a contribution counts for every branch, so shared prefixes cannot be folded."""
         return False
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """How far the contributions are from the outcome, and metrics."""
+        """Return the squared distance between the summed contributions and the outcome, and metrics."""
         sequences, steps = tokens.segments("sequence"), tokens.segments("step")
         last = tokens.trained & (steps.following(torch.ones_like(tokens.logprob)) == 0)
         total = sequences.sum(torch.where(last, tokens.output("value"), 0.0))

@@ -1,44 +1,47 @@
-r"""SPARK: what was rolled out anyway teaches the same model to judge and to reflect (arXiv:2509.22624).
+r"""SPARK: train the same model to judge and to reflect, on rollouts that are made anyway (arXiv:2509.22624).
 
-After the solutions of a batch come items made of them, in the same update and with the same advantages, as tasks with
-as many answers each:
+After the solutions of a batch come items made from them: tasks with as many answers as the group has solutions, trained
+in the same update and with advantages by the same rule:
 
-    all right:  judge one of them, alone                             "is it right?" yes
-    all wrong:  judge one of them, alone                             no
-    mixed:      with probability 0.3 one alone, right or wrong by chance, else one of each: "which is right?" A or B
-    any wrong:  reflect: the task again, with a wrong answer of it in sight; the environment judges it
+    all right:  judge one solution alone: "is it right?", label yes
+    all wrong:  judge one solution alone: "is it right?", label no
+    mixed:      with probability 0.3 judge one alone, right or wrong at random;
+                else judge one of each kind together: "which is right?", label A or B
+    any wrong:  reflect: the task again, with a wrong answer in the prompt; the environment rewards it
 
-At most 32 judgements and 32 reflections a batch, of groups by chance. A judgement shows results alone. A reflection
-shows the whole wrong trajectory in the first half of the batch's groups, and its result alone in the second; its prompt
-asks whether the answer is right. A trajectory without a result (`result`) is not judged, and reflected on in the first
-half alone. Judgements are read from the last `\boxed{...}`. KL 0.001 to the reference.
+A batch has at most 32 judgements and 32 reflections, of randomly chosen groups. A judgement shows only results. A
+reflection shows the whole wrong trajectory in the first half of the batch's groups, and only its result in the second
+half; its prompt requests a check of this answer. A trajectory without a result (`result`) is not judged, and is
+reflected on only in the first half. The verdict of a judgement is read from its last `\boxed{...}`. KL 0.001 to the
+reference.
 
-    A_i = (R_i - mean R) / std R over the group, which may be of an item; std of n
+    A_i = (R_i - mean R) / std R over the group, also over the group of an item; std of n
 
 Equations:
     Read: the paper's sections 3.1 and 3.2, the public code and README.
 
     - 2, reward: the environment's for tasks and reflections, `Label` for judgements.
-    - 3, advantage: `GroupRelative(ddof=0)`; an item is a group of its own.
-    - 4, objective: `Policy(kl=KL(0.001))`; not computed: the expectation itself, of which C5 is the loss.
+    - 3, advantage: `GroupRelative(ddof=0)`; each item has its own group.
+    - 4, objective: `Policy(kl=KL(0.001))`; not computed: the expectation itself, whose loss is C5.
     - 5, pointwise items: `Recycled.judge`, of one result.
     - 6, pairwise items: `Recycled.judge`, of two results.
     - 7, reflection items: `Recycled.look_again`.
-    - C1, judge items: `Recycled.judge`, alone by `Recycled.judged_alone`.
-    - C2, reflection items: `Recycled.look_again`; the paper does not divide the batch in halves.
-    - C3, schedule: left out: the code caches items and trains 64 of them in a step of their own when there are so many;
-      here those of a batch, at most 32 + 32, are sampled and trained with it, so that none is older than the policy.
+    - C1, judge items: `Recycled.judge`; `Recycled.judged_alone` decides whether it shows one result or two.
+    - C2, reflection items: `Recycled.look_again`; the paper does not divide the batch into halves.
+    - C3, schedule: left out: the code caches items, and trains 64 of them in a separate step once it has that many.
+      Here the items of a batch, at most 32 + 32, are sampled and trained with it, so none is older than the policy.
     - C4, advantage in the code: an option, `GroupRelative(eps=1e-9)`, std of n - 1.
     - C5, loss: `Policy(kl=KL(0.001))`, one mean over the tokens of a step.
 
 Differs:
-    - All right: the code judges the first rollout, also if its answer cannot be read; here one of the readable ones.
+    - All right: the code judges the first rollout, even if its answer cannot be read; here a random one of the rollouts
+      with a readable answer.
     - Epsilon of the advantage: the paper gives no number; 1e-6 here.
     - Clip range: not in the paper; 0.2 in the code and here.
-    - Rewards: the code rounds those other than 0 and 1; here a score above 0 is right.
-    - Discount: 1 in the code's settings, which no part of its loss reads; none here.
-    - Optimizer steps: not in the paper. The code makes 8 of 64 rows for 512 solutions, and 8 more for 64 items; here 16
-      for solutions and items together.
+    - Rewards: the code rounds rewards other than 0 and 1; here a score above 0 is right.
+    - Discount: 1 in the code's settings, but its loss does not read it; none here.
+    - Optimizer steps: not in the paper. The code makes 8 steps of 64 rows for 512 solutions, and 8 more for 64 items;
+      here 16 for solutions and items together.
 """
 
 from __future__ import annotations
@@ -63,10 +66,10 @@ _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 
 @dataclass(frozen=True)
 class Label(SideTask):
-    r"""A question with one right answer, in `\boxed{...}`.
+    r"""Question with one right answer, to be given in `\boxed{...}`.
 
     Args:
-        label: the answer, whatever its case.
+        label: the right answer; upper and lower case are equivalent.
 
     Example:
         >>> from agentrl_core.recipes.spark import Label
@@ -77,27 +80,27 @@ class Label(SideTask):
     label: str = option("yes", filled=True)
 
     def reward(self, text: str) -> float:
-        """1 for the label."""
+        """Return 1 if the last boxed text is the label, else 0."""
         found = _BOXED.findall(text)
         return float(bool(found) and found[-1].strip().lower() == self.label.lower())
 
 
 @dataclass(frozen=True)
 class Recycled(Rollout):
-    r"""Solutions; then judgements and reflections made of them.
+    r"""Sample solutions, then judgements of these solutions and reflections on them.
 
-    The draw column `recycled` is 1 for those.
+    The draw column `recycled` is 1 for judgements and reflections.
 
     Args:
-        judgements: items of a batch in which solutions are judged, at most.
-        reflections: and in which a wrong one is looked at again.
-        pointwise: chance that a solution of a mixed group is judged alone.
-        column: of the draws: what is looked at.
-        solved_above: a solution is right if its value is larger.
-        result: a regular expression: what a solution results in is the last that its first filled group matches.
-        alone: question about the result of one solution: `{question}` and `{answer}`.
-        pair: about those of two: `{question}`, `{first}` and `{second}`.
-        reflect: the prompt of a reflection: `{prompt}` and the wrong answer as `{text}`.
+        judgements: largest number of items of a batch in which solutions are judged.
+        reflections: largest number of items of a batch in which the policy reflects on a wrong solution.
+        pointwise: probability that one solution of a mixed group is judged alone.
+        column: draw column that is compared with `solved_above`.
+        solved_above: a solution is right if its value in `column` is larger.
+        result: regular expression; the result of a solution is the first non-empty group of its last match.
+        alone: prompt template about the result of one solution, with `{question}` and `{answer}`.
+        pair: prompt template about the results of two solutions, with `{question}`, `{first}` and `{second}`.
+        reflect: prompt template of a reflection, with `{prompt}`, and the wrong answer as `{text}`.
 
     Raises:
         RecipeError: an option is out of range.
@@ -129,16 +132,16 @@ class Recycled(Rollout):
     )
 
     def result_of(self, text: str) -> str:
-        """Result of a solution; empty: nothing."""
+        """Return the result of a solution, or an empty text if it has none."""
         found = [next(filter(None, match.groups()), "") for match in re.finditer(self.result, text, re.DOTALL)]
         return found[-1].strip() if found else ""
 
     async def group(self, group: Group) -> None:
-        """The solutions."""
+        """Run the solutions of a group."""
         await group.run(group.start_many(group.size, facts={"recycled": 0.0}))
 
     async def cohort(self, groups: Cohort) -> None:
-        """Solve all; then what is made of the solutions."""
+        """Run all solutions, then the items that are made from them."""
         await groups.run()
         scores = await groups.score(self.column)
         kinds = [self.sorted(group, known) for group, known in zip(groups, scores, strict=True)]
@@ -161,7 +164,7 @@ class Recycled(Rollout):
         await groups.run_each(items)
 
     def sorted(self, group: Group, scores: NDArray[np.float64]) -> tuple[list[Branch], list[Branch]]:
-        """The right and the wrong solutions that have a result."""
+        """Return the right and the wrong solutions that have a result."""
         known = [
             (branch, score > self.solved_above)
             for branch, score in zip(group.branches, scores.tolist(), strict=True)
@@ -170,17 +173,23 @@ class Recycled(Rollout):
         return [branch for branch, won in known if won], [branch for branch, won in known if not won]
 
     def failed(self, group: Group, scores: NDArray[np.float64]) -> list[Branch]:
-        """The wrong solutions, with a result or without."""
+        """Return the wrong solutions, with or without a result."""
         return [
             branch for branch, score in zip(group.branches, scores.tolist(), strict=True) if score <= self.solved_above
         ]
 
     def judged_alone(self, right: int, wrong: int, draw: float) -> bool:
-        """Whether one of so many right and wrong solutions is judged alone, by a random number from 0 to 1."""
+        """Return whether one solution is judged alone.
+
+        Args:
+            right: number of right solutions.
+            wrong: number of wrong solutions.
+            draw: a random number from 0 to 1.
+        """
         return not right or not wrong or draw < self.pointwise
 
     async def judge(self, group: Group, right: Sequence[Branch], wrong: Sequence[Branch]) -> None:
-        """One item about the solutions of a group."""
+        """Run an item in which one or two solutions of a group are judged."""
         if not self.judged_alone(len(right), len(wrong), group.uniform("pointwise")):
             ordered = [_one(group, "right", right), _one(group, "wrong", wrong)]
             label = "A" if group.uniform("order") < 0.5 else "B"
@@ -196,7 +205,7 @@ class Recycled(Rollout):
         await group.spawn(task, size=group.size, parent=about, program=Label("recycled", label=label))
 
     async def look_again(self, group: Group, wrong: Sequence[Branch], *, whole: bool) -> None:
-        """A reflection on a wrong solution."""
+        """Run an item that reflects on a wrong solution, and shows the whole solution or only its result."""
         about = _one(group, "reflected", wrong)
         shown = about.text if whole else self.result_of(about.text)
         await group.spawn(group.task, size=group.size, parent=about, program=_Reflection(self.reflect, shown))
@@ -204,13 +213,13 @@ class Recycled(Rollout):
 
 @dataclass(frozen=True)
 class _Reflection(Rollout):
-    """The task again, with a wrong answer in sight."""
+    """Repeat the task with a wrong answer in the prompt."""
 
     template: str = "{text}"
     shown: str = ""
 
     async def group(self, group: Group) -> None:
-        """As many as were asked for."""
+        """Run the requested number of reflections."""
         await group.run(
             group.start_many(
                 group.size, lambda asked: insert_text(asked, self.template, self.shown), facts={"recycled": 1.0}
@@ -219,7 +228,7 @@ class _Reflection(Rollout):
 
 
 def _one(group: Group, name: str, branches: Sequence[Branch]) -> Branch:
-    """One of them, by chance."""
+    """Return one branch, chosen at random."""
     return branches[int(group.uniform(name) * len(branches))]
 
 

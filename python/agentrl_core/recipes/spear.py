@@ -1,35 +1,36 @@
-"""SPEAR: tools are tried first, then good rollouts of the past are imitated in bursts (arXiv:2509.22601).
+"""SPEAR: explore tools first, then imitate good past rollouts in bursts (arXiv:2509.22601).
 
-For long tool use with a reward at the end. A bonus for tool calls fades while imitation grows. After each iteration
-the rollouts with a positive advantage and a tool call join a buffer, from which those older than five iterations go.
-With p50 the median of the means of the groups that are remembered: when more than 1.5 `size` rollouts have R > p50,
+The method is for long tasks with tools and a reward at the end. A bonus for tool calls decays while imitation grows.
+After each iteration the rollouts with a positive advantage and a tool call join a buffer; rollouts older than five
+iterations are removed from it. Let p50 be the median of the stored group means. When more than 1.5 `size` stored
+rollouts have R > p50, the buffer is emptied and a random subset of these rollouts, a power of two and at most `size`,
+is trained in a separate pass after the fresh ones, with the advantage
 
-    A = w(t) (R - p50)  of those above, a random power of two of them, at most `size`,
+    A = w(t) (R - p50),   w(t) = (1 - cos(pi t / T)) / 2.
 
-are trained in one pass of their own behind the fresh ones, and the buffer is emptied; w(t) = (1 - cos(pi t / T)) / 2.
-
-Source: arXiv:2509.22601; code TencentYoutuResearch/SPEAR. The weight w(t), a factor of the loss there, is a factor of
-the advantage here, which is the same: the loss is linear in it. Rollouts that do not end properly are left out by a
-flag. Its code also has a mode without trigger, in which stored advantages decay: a `replay.Mix` of the same memory.
-Needs: fact `tool_calls` of an episode; `Recipe(old_logprob="behaviour")`, as the stored rows have it.
+Source: arXiv:2509.22601; code TencentYoutuResearch/SPEAR. In the code the weight w(t) is a factor of the loss; here it
+is a factor of the advantage, which is the same, since the loss is linear in it. A flag leaves out rollouts that do not
+end properly. The code also has a mode without trigger, in which stored advantages decay: a `replay.Mix` of the same
+memory.
+Needs: the fact `tool_calls` of an episode; `Recipe(old_logprob="behaviour")`, since stored rows have these log-probs.
 
 Equations:
     Read: the public code and notes; the paper's text was not read.
 
-    - C1, tool reward: `CombineReward`, 0.1 a call up to 1, fading by a cosine.
-    - C2, stored rollouts: `RecalibratedBurst(memory=Memory(where=..., max_age=5))`; not computed: it needs a store,
-      as in the recipe's own test.
-    - C3, recomputed advantage: `RecalibratedBurst`, R - p50; not computed: the same.
+    - C1, tool reward: `CombineReward`, 0.1 per call up to 1, decaying by a cosine.
+    - C2, stored rollouts: `RecalibratedBurst(memory=Memory(where=..., max_age=5))`; not computed: it needs a store; the
+      recipe's own test checks it.
+    - C3, recomputed advantage: `RecalibratedBurst`, R - p50; not computed: it needs a store, as C2.
     - C4, weight of the replay loss: the schedule of `RecalibratedBurst.coefficient`, a factor of the advantage.
     - C5, covariance clip: `CovarianceMask(0.02, 1.0, 40.0)`.
     - C6, loss of fresh rollouts: `GroupRelative(scale="none")`, `Policy`, clip ranges 0.2 and 0.28.
-    - N1, trigger: `RecalibratedBurst`; not computed: the same.
+    - N1, trigger: `RecalibratedBurst`; not computed: it needs a store, as C2.
 
 Differs:
-    - Equal to the median: kept in the code, where their advantage is 0; left out here.
+    - Equal to the median: such rollouts are kept in the code with advantage 0, and left out here.
     - Length of the schedules: 100 to 200 iterations in scripts, 200 here.
-    - Covariance bounds: 2 and 60, for mathematics 1 and 40, which are those here.
-    - Dual clip: 10 here; no source names it.
+    - Covariance bounds: 2 and 60 in the code, for mathematics 1 and 40; 1 and 40 here.
+    - Dual clip: 10 here; no source states it.
 """
 
 from __future__ import annotations
@@ -69,14 +70,14 @@ FRESH, STORED = Where(source="fresh"), Where(source="replay")
 
 @dataclass(frozen=True)
 class RecalibratedBurst(Replay):
-    """Waits until enough stored rollouts are better than most groups are, then draws them all at once and forgets them.
+    """Wait until enough stored rollouts are better than the median group, then draw a burst and empty the memory.
 
     Args:
-        memory: what is remembered, of the rollouts that used a tool.
-        tools: the draw column that counts the calls of tools.
-        size: of the buffer: more than 1.5 times so many must be better; the largest burst.
-        baseline: how many means of groups are remembered, those of whole iterations, the oldest go first.
-        coefficient: w, what the advantages are multiplied by.
+        memory: memory of the stored rollouts; only rollouts that used a tool enter it.
+        tools: draw column that counts tool calls.
+        size: largest burst; a burst needs more than 1.5 times this number of better rollouts.
+        baseline: number of stored group means; whole iterations are removed, oldest first.
+        coefficient: w, the factor of the advantages.
 
     Example:
         >>> from agentrl_core.recipes.spear import RecalibratedBurst
@@ -91,15 +92,15 @@ class RecalibratedBurst(Replay):
     coefficient: float = option(1.0, at_least=0)
 
     def own_makes(self) -> Iterable[Column]:
-        """The advantage of stored draws."""
+        """Return the column of the advantages of stored draws."""
         return (draw("recalibrated"),)
 
     def initial_state(self) -> State:
-        """Nothing is remembered."""
+        """Return an empty memory, without group means."""
         return {"memory": self.memory.initial_state(), "means": np.zeros(0), "counts": np.zeros(0, np.int64)}
 
     def mix(self, state: State, batch: Batch, key: int) -> Draws | None:
-        """The burst, if there is one."""
+        """Return the draws of a burst; None if there are too few better rollouts."""
         if not len(state["means"]):
             return None
         median = float(np.median(state["means"]))
@@ -120,7 +121,7 @@ class RecalibratedBurst(Replay):
         )
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """Stored rollouts after an iteration; after one with a burst, only its own."""
+        """Add rollouts and group means of an iteration; empty the memory first if the iteration had a burst."""
         finished, batch = closed.finished, closed.batch
         if STORED.holds(batch).any():
             state = {**state, "memory": self.memory.initial_state()}
@@ -131,7 +132,7 @@ class RecalibratedBurst(Replay):
         _, groups = np.unique(known.group_id, return_inverse=True)
         means = np.bincount(groups, known.score) / np.bincount(groups) if len(known) else np.zeros(0)
         counts = state["counts"]
-        # The oldest iterations go before this one comes, so that it is over by one iteration at times, as in the code.
+        # Old means are removed before new ones are added, so there may be one iteration too many, as in the code.
         first = int((np.cumsum(counts[::-1])[::-1] > self.baseline).sum())
         stay = int(counts[first:].sum())
         return {
@@ -143,7 +144,7 @@ class RecalibratedBurst(Replay):
 
 @dataclass(frozen=True)
 class StoredAdvantage(BatchComponent):
-    """The advantage that a draw was given when it was drawn again.
+    """Use the advantage that a stored draw got when it was drawn again.
 
     Example:
         >>> from agentrl_core.recipes.spear import StoredAdvantage
@@ -155,7 +156,7 @@ class StoredAdvantage(BatchComponent):
     makes: ClassVar[tuple[Column, ...]] = (draw("advantage"),)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the advantage of stored draws."""
+        """Return `batch` with the column `advantage` of stored draws."""
         rows = Rows(batch, "draw")
         found = rows.values("recalibrated") if batch.has("recalibrated", "draw") else np.zeros(len(rows))
         return rows.write(advantage=found)

@@ -1,26 +1,27 @@
-"""SPPO: regress the log-ratio of an answer on how often it is preferred (arXiv:2405.00675).
+"""SPPO: regress the log-ratio of an answer on its win probability (arXiv:2405.00675).
 
     L = mean over answers of (log p - log p_old - (P - 1/2) / beta)^2,   beta = 0.001
 
-P is the mean probability of beating the answers of the group, itself (a tie) included; p_old is the previous iterate,
-which made the answers. The public code trains on the best and the worst of 5:
+P is the mean probability that the answer beats the answers of its group, including itself (a tie). p_old is the policy
+of the previous iteration, which sampled the answers. The public code trains only the best and the worst of 5 answers:
 `weight.SelectDraws(kind="max_variance", count=2)`.
 
 Equations:
     Read: the paper's sections 3.2 and 4.1 to 4.3, and the authors' code.
 
     - 4.1, multiplicative weights: not computed: the ideal update, which 4.6 approximates.
-    - 4.5, finite-sample regression: left out: the paper trains by 4.6, with the constant in the place of log Z.
+    - 4.5, finite-sample regression: left out: the paper trains by 4.6, with the constant in place of log Z.
     - 4.6, objective: `Regression(beta=0.001)` of `GroupRelative(center="none", shift=-0.5)`.
-    - C1, win probabilities: `WinRate(include_self=True)`; the environment pays each P_ij.
-    - C2, loss of the code: the same; all answers of a group count, see above.
+    - C1, win probabilities: `WinRate(include_self=True)`; the environment reports each P_ij.
+    - C2, loss of the code: the same loss; here over all answers of a group, see above.
     - C3, single variant: left out: an option of the code that its pipeline does not set.
 
 Differs:
     - Answers: all of a group here, as algorithm 1 allows; the best and the worst in the code.
-    - An answer that was compared with no other: 0.5, as one alone in its group; the source has none.
-    - Optimizer steps a batch: an epoch over the pairs of an iteration in batches of 8 in the code; here 1 for each
-      batch, which is an iteration.
+    - An answer that was compared with no other: P is 0.5, as for a single answer in a group; the source does not
+      cover it.
+    - Optimizer steps a batch: the code makes an epoch over the pairs of an iteration in batches of 8; here each batch
+      is an iteration and has 1 step.
 
 Needs: the facts `preference.0`, `preference.1`, ... of trajectories, as in SPO.
 """

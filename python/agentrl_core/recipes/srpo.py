@@ -1,11 +1,11 @@
-"""SRPO: a failure is paid by how near it came to the group's own successes (arXiv:2511.15605).
+"""SRPO: score a failed rollout by its distance to the group's successful ones (arXiv:2511.15605).
 
-    R = 1 of a success, 0.6 sigmoid(10 (1/2 - d)) of a failure,   A = (R - mean) / std
+    R = 1 for a success, 0.6 sigmoid(10 (1/2 - d)) for a failure,   A = (R - mean) / std
     d = distance of its embedding to the nearest cluster of successes, 0 for the nearest failure and 1 for the furthest
 
-Centres and distances are those of all rollouts of a task in the batch. Groups solved in fewer than 1 of 10 or more than
-9 of 10 rollouts leave the loss. An embedding of zeros has no place and scores 0 even where it succeeded, as in the
-public code; `SuccessDistance(zero_embedding="keep")` keeps it.
+Cluster centres and distances are computed over all rollouts of a task in the batch. Groups solved in fewer than 1 of 10
+or more than 9 of 10 rollouts are excluded from the loss. A rollout with an all-zero embedding has no position and
+scores 0 even if it succeeded, as in the public code; `SuccessDistance(zero_embedding="keep")` keeps it.
 
 Equations:
     Read: the public code with its guide, the abstract, and a summary by others. The paper's text was not read.
@@ -14,19 +14,22 @@ Equations:
     - C2, distance: `SuccessDistance`.
     - C3, reward: `SuccessDistance`; the factor of 5 cancels in the advantage.
     - C4, filter: `GroupFilter(column="success")`.
-    - C5, advantage: `GroupRelative`, std of n - 1; a group of one is 0 here, and its reward in the code.
-    - C6, loss: `Policy`, clip ranges 0.2 and 0.28, one token mean.
+    - C5, advantage: `GroupRelative`; its std divides by n - 1. A group of one has advantage 0 here, and its reward in
+      the code.
+    - C6, loss: `Policy`, with clip ranges 0.2 and 0.28 and one mean over tokens.
 
 Differs:
-    - KL: in the paper, by a summary; none in the scripts and here. `loss.KL` adds it.
-    - Order: the code filters groups before it measures distances; here the rollouts of a group that leaves the loss are
-      places of its task, which matters if several groups have one task. `admit=DynamicSampling(Band(at_least=0.1,
-      at_most=0.9), column="reward")` in the place of the filter rejects them before, and asks for others.
-    - Task: of several prompts in the code, which start a robot elsewhere; one prompt here. With the name of such a task
-      as domain of its prompts it is `SuccessDistance(group_by="domain")`.
+    - KL: in the paper, according to a summary; none in the scripts and here. `loss.KL` adds it.
+    - Order: the code filters groups before it measures distances. Here the rollouts of an excluded group still count in
+      the centres and distances of their task, which matters if several groups have the same task.
+      `admit=DynamicSampling(Band(at_least=0.1, at_most=0.9), column="reward")` instead of the filter rejects such
+      groups earlier, and requests new ones.
+    - Task: in the code, a task has several prompts, which start a robot at different positions; here it has one prompt.
+      To combine several prompts, give them the name of the task as their domain and use
+      `SuccessDistance(group_by="domain")`.
 
-Needs: the facts `embedding.0`, `embedding.1`, ... of trajectories (of a world model, or a sentence encoder), and which
-succeeded.
+Needs: the facts `embedding.0`, `embedding.1`, ... of trajectories (from a world model or a sentence encoder), and
+whether they succeeded.
 """
 
 from __future__ import annotations
@@ -50,22 +53,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SuccessDistance(BatchComponent):
-    """Gives failures partial credit by how near they came to a success of their task.
+    """Give failures partial credit by their distance to the successes of their task.
 
-    score = 1 of a success; at_most * sigmoid(slope * (0.5 - d)) of a failure. The draw columns `embedding.0`,
-    `embedding.1`, ... describe where a trajectory went. d is 0 for the failure of the task that came nearest to a
-    centre of its successes and 1 for the furthest (0.5 if all are equally near); centres are the means of clusters of
-    successes (DBSCAN, on standardised embeddings), or of all where there is no cluster. Failures of a task without a
-    success score 0. Source: SRPO, arXiv:2511.15605.
+    score = 1 for a success; at_most * sigmoid(slope * (0.5 - d)) for a failure. The draw columns `embedding.0`,
+    `embedding.1`, ... describe the course of a trajectory. d is 0 for the failure of the task that is nearest to a
+    centre of its successes and 1 for the furthest (0.5 if all are equally near). Centres are the means of clusters of
+    successes (DBSCAN, on standardised embeddings), or the mean of all successes if there is no cluster. Failures of a
+    task without a success score 0. Source: SRPO, arXiv:2511.15605.
 
     Args:
-        radius: successes at most this far apart, in standard deviations, are neighbours.
-        members_at_least: so many neighbours make a cluster.
-        at_most: failures score less than this.
+        radius: largest distance between neighbours, in standard deviations.
+        members_at_least: smallest number of neighbouring successes that form a cluster.
+        at_most: upper limit of a failure's score, which is always below it.
         slope: how fast the score falls with the distance.
-        zero_embedding: a draw whose embedding is all zero has none: it scores 0, even if it succeeded, and is no
-            success for the others (`invalid`, the public code); `keep`: zero is a place like any other.
-        group_by: key columns whose draws are of one task.
+        zero_embedding: `invalid`: a draw with an all-zero embedding has no embedding: it scores 0, even if it
+            succeeded, and does not count as a success for other draws (the public code); `keep`: zero is an embedding
+            like any other.
+        group_by: key columns; draws with equal keys have the same task.
 
     Raises:
         RecipeError: an option is out of range.

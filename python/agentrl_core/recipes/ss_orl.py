@@ -1,36 +1,37 @@
 """SS-ORL: infer the actions of recordings without actions, and train on them.
 
-Of some tasks it is recorded what was seen and done (`Task.solution`), of others only what was seen. A second model, the
-policy `inverse`, learns from the first kind which action led from one observation to the next, given what was seen just
-before, too:
+Some tasks have a recording of observations and actions (`Task.solution`), others a recording of observations only. A
+second model, the policy `inverse`, learns from the first kind which action led from one observation to the next, given
+the preceding observations too:
 
     p(a_t | o_{t-past}, .., o_t, o_{t+1}),    L_inverse = - mean over tokens of labelled actions of log p
 
-Then it fills in the actions of the second kind, and the policy is trained on both by an offline loss. The paper tries
-CQL, TD3BC and decision transformers; here a trajectory is imitated as much as it was paid:
+Then it fills in the actions of the second kind, and the policy is trained on both kinds by an offline loss. The paper
+tries CQL, TD3BC and decision transformers; here each trajectory is imitated in proportion to its return:
 
     L = - sum of max(r, 0) log p / number of tokens
 
-The environment answers every action with what was recorded, and ends with the recording; it is rolled out once without
-actions where they are not known, to see what follows. Actions are compared with nobody: groups have one member. The
-inverse model is trained for 100 iterations, then the policy, on recordings whose actions the inverse model, frozen from
-then on, fills in. 100 is a proposal.
+The environment returns the recorded observation after every action, and ends with the recording. A recording without
+actions is first rolled out once with placeholder actions, to read its observations. Trajectories are not compared:
+groups have one member. The inverse model is trained for 100 iterations and then frozen. After that the policy is
+trained, on recordings whose actions the inverse model fills in. 100 is our proposal.
 
 Equations:
     Read: the authors' code, and the abstract.
 
-    - C1, which trajectories are labelled: left out: the data have their actions or have not.
+    - C1, which trajectories are labelled: left out: the data either have actions or do not.
     - C2, input of the inverse model: `Imputed.asked`, `past=1`; texts are neither padded nor normalised.
     - C3, loss of the inverse model: `Imitation("token_mean")` of the model `inverse`.
-    - C4, proxy label: left out: a mean over models is of numbers; one model's answer is the action, as in the code's
-      default of one model.
-    - C5, critics: left out: of TD3+BC, one of three offline algorithms of the paper; returns weigh the imitation here.
-    - C6, actor: left out: it follows the gradient of Q by a continuous action, which a text does not have.
+    - C4, proxy label: left out: a mean over models requires numbers; here the action is the response of one model, as
+      in the code's default of one model.
+    - C5, critics: left out: part of TD3+BC, one of three offline algorithms of the paper; returns weight the imitation
+      here.
+    - C6, actor: left out: it follows the gradient of Q with respect to a continuous action, which a text does not have.
 
 Differs:
-    - Discount: 0.99 in the critics of the code; a trajectory is weighed by its return without discount here.
-    - Labels: filled in once in the paper; each time that a recording is drawn here, by the same frozen model.
-    - Inverse model: that with the best validation loss in the paper; the last one here.
+    - Discount: 0.99 in the critics of the code; here a trajectory is weighted by its return without discount.
+    - Labels: filled in once in the paper; each time a recording is drawn here, by the same frozen model.
+    - Inverse model: the one with the best validation loss in the paper; the last one here.
 
 Source: Semi-Supervised Offline Reinforcement Learning with Action-Free Trajectories, arXiv:2210.06518.
 """
@@ -52,15 +53,17 @@ from agentrl_core.schedule import FreezeModel
 
 @dataclass(frozen=True)
 class Imputed(Rollout):
-    r"""Recordings as trajectories, with the actions that they have or that a model fills in.
+    r"""Turn recordings into trajectories, with recorded actions or with actions that an inverse model fills in.
 
-    The draw column `imputed` is 1 if the model did, `inverse` is 1 for what the model itself is trained on.
+    The draw column `imputed` is 1 if the inverse model filled in the actions. `inverse` is 1 for draws that train this
+    model.
 
     Args:
-        past: how many observations before the last one the model sees.
-        agent: who is asked for actions.
-        question: what it is asked: `{seen}` is what was seen, `{next}` what was seen after the action.
-        nothing: the action with which a recording is looked at.
+        past: number of observations before the current one that the inverse model sees.
+        agent: name of the agent that infers actions.
+        question: prompt template of the agent: `{seen}` are the observations before the action, `{next}` the one after
+            it.
+        nothing: placeholder action for reading the observations of a recording.
 
     Raises:
         RecipeError: an option is out of range.
@@ -82,13 +85,13 @@ class Imputed(Rollout):
     nothing: str = option("?", filled=True)
 
     def asked(self, seen: Sequence[str], step: int) -> str:
-        """The question for the action between two observations; behind the last one there is nothing."""
+        """Return the prompt for the action after observation `step`; `{next}` is empty after the last observation."""
         before = "\n".join(seen[max(step - self.past, 0) : step + 1])
         after = seen[step + 1] if step + 1 < len(seen) else ""
         return self.question.replace("{seen}", before).replace("{next}", after)
 
     async def group(self, group: Group) -> None:
-        """One trajectory, and the questions that it answers."""
+        """Roll out one trajectory, and for each recorded action a group that trains the inverse model on it."""
         actions, labelled = list(group.task.solution), bool(group.task.solution)
         if not labelled:
             seen = await self.looked_at(group)
@@ -105,21 +108,21 @@ class Imputed(Rollout):
             await group.spawn(task, program=program, parent=branch)
 
     async def looked_at(self, group: Group) -> list[str]:
-        """The observations of a recording, one text before each action."""
+        """Return the observations of a recording, one text before each action."""
         branch = group.start(role="helper")
         while not branch.over:
             await branch.turn(self.nothing)
         return _seen(branch)
 
     def final_group_size(self, group_size: int) -> int:
-        """One, whatever was asked for."""
+        """Return 1; `group_size` is not used."""
         del group_size
         return 1
 
 
 @dataclass(frozen=True)
 class _Answered(Rollout):
-    """A question whose answer is known, which the environment does not see."""
+    """Run a branch with a known answer, which is not sent to the environment."""
 
     facts: ClassVar[Mapping[str, ExtraColumn]] = Imputed.facts
 
@@ -128,26 +131,26 @@ class _Answered(Rollout):
     agent: str = option("inverse", filled=True)
 
     async def group(self, group: Group) -> None:
-        """The question, and its answer."""
+        """Run one branch that starts at the question."""
         facts = {"imputed": 0.0, "inverse": 1.0}
         await group.run([group.start(self.question, agent=self.agent, origin="expert", facts=facts)])
 
     async def branch(self, branch: Branch) -> None:
-        """The one action; it is as good as it gets."""
+        """Write the answer as the only action, and finish with reward 1 and success."""
         await branch.begin()
         branch.write(self.answer)
         branch.finish(reward=1.0, success=True)
 
 
 async def _taken(branch: Branch, actions: Sequence[str]) -> None:
-    """The actions, as far as the recording goes."""
+    """Take the actions in order until the recording ends."""
     for action in actions:
         if not branch.over:
             await branch.turn(action)
 
 
 def _seen(branch: Branch) -> list[str]:
-    """The observation before each action."""
+    """Return the text of the observation before each action."""
     told = [branch.prompt_messages, *(turn.observation for turn in branch.turns[:-1])]
     return [str(as_messages(each or "")[-1]["content"]) for each in told]
 

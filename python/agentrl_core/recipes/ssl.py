@@ -1,25 +1,26 @@
-"""SSL (sweet spot learning): quality counts in a few ordered tiers, neither binary nor continuous (arXiv:2601.22491).
+"""SSL (sweet spot learning): reward quality in a few ordered tiers, neither binary nor continuous (arXiv:2601.22491).
 
-    R = ceil(4 x) / 4 where the answer is valid, else 0,   x = exp(-(dx^2 + dy^2) / 2),   A = (R - mean) / std
+    R = ceil(4 x) / 4 if the answer is valid, else 0,   x = exp(-(dx^2 + dy^2) / 2),   A = (R - mean) / std
 
-dx and dy are the distances from the target in units of its size. Tasks with a matched share x of cells or items have
-`reward.OutcomeScore()` in the place of `reward.GaussianProximity`. Four tiers were best in the paper; they are evenly
-spaced here.
+dx and dy are the distances from the target, in units of its size. For tasks whose quality x is the share of matched
+cells or items, use `reward.OutcomeScore()` in place of `reward.GaussianProximity`. Four tiers were best in the paper;
+here they are evenly spaced.
 
 Equations:
     Read: notes of others only; the paper's text was not read.
 
-    - S1, reward: an option, after `RoundUpReward` in the place of the gate: `CombineReward(column="score",
+    - S1, reward: an option, after `RoundUpReward` in place of the gate: `CombineReward(column="score",
       coefficient=alpha - 1)` and `CombineReward(column="reward.correct")`.
     - S2, tier: `RoundUpReward(count=4)`.
     - S3, spatial quality: `GaussianProximity(column="dx,dy")`.
-    - S4, structured quality: `OutcomeScore`, of an environment that pays the share.
+    - S4, structured quality: `OutcomeScore`, with an environment whose reward is the share.
     - S5, other form of the reward: the last `CombineReward`, a gate.
     - S6, group advantage: `GroupRelative`.
 
 Differs:
-    - Form of the reward: C + alpha S in one note, valid S in the other; the second one here, since no source has alpha.
-    - Worth of tiers: one note has values that grow progressively; evenly spaced here, as in the other.
+    - Form of the reward: C + alpha S in one note, valid S in the other; the second one here, since no source gives
+      alpha.
+    - Worth of tiers: values that grow progressively in one note; evenly spaced here, as in the other note.
 
 Needs: the facts `dx` and `dy` of trajectories, and the reward's component `valid`.
 """
@@ -44,14 +45,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RoundUpReward(BatchComponent):
-    """Rounds a quality x in [0, 1] up to the tier that it reached: score = ceil(count * x) / count; 0 stays 0.
+    """Round a quality x in [0, 1] up to the next tier: score = ceil(count * x) / count; 0 stays 0.
 
-    A gate for what is not valid at all is a `CombineReward(kind="require")` before or after it. Source: SSL (sweet spot
+    To gate invalid answers, add a `CombineReward(kind="require")` before or after it. Source: SSL (sweet spot
     learning), arXiv:2601.22491.
 
     Args:
-        count: how many tiers.
-        column: the quality; a draw whose quality is unknown has no score.
+        count: number of tiers.
+        column: draw column of the quality; a draw with unknown quality has no score.
 
     Raises:
         RecipeError: an option is out of range.

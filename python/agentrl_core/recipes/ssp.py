@@ -1,40 +1,42 @@
 """SSP: one model proposes questions for given answers, and solves them.
 
-The proposer gets an answer and searches until it writes `<question>...</question>`. A helper answers that question
-with all that the proposer has read in sight, among what four other proposers have read; if it does not find the
-given answer, or nothing was read, the question is not valid and the proposer is paid the penalty. Else n = 5 solvers
-try it without help, and the proposer is paid 1 - acc, or 4 (acc - low) (high - acc) with `kind="intermediate"`. In
-place of a question that is not valid the solvers get one of a pool, by chance: what was tried in earlier iterations,
-which is forgotten every ten. If the pool is empty there are no solvers. Source: arXiv:2510.18821.
+The proposer gets an answer and searches until it writes `<question>...</question>`. Then a helper checks the question:
+it answers the question with a context of all texts that the proposer has read, mixed with texts that four other
+proposers have read. If the helper does not find the given answer, or the proposer has read nothing, the question is
+invalid and the reward of the proposer is the penalty. Otherwise n = 5 solvers try the question without help, and the
+reward of the proposer is 1 - acc, or 4 (acc - low) (high - acc) with `kind="intermediate"`. In place of an invalid
+question the solvers get a random question of a pool, which holds questions tried in earlier iterations and is cleared
+every ten iterations. If the pool is empty, there are no solvers. Source: arXiv:2510.18821.
 
     L = - mean over solvers of the mean over tokens of (r - mean r) log pi + 0.01 KL
         - mean over proposers of the sum over tokens of R log pi
 
-Solvers are compared with those of the same question, without a std; a proposer has its raw reward (REINFORCE). Each
-role has a denominator of its own. A batch is 2 optimizer steps, and the clip range of the code, 0.2 and 0.285, acts.
+Solvers are compared with the solvers of the same question, without a std; a proposer has its raw reward (REINFORCE).
+Each role has its own denominator. A batch has 2 optimizer steps, so the clip range of the code, 0.2 and 0.285, acts.
 
 Equations:
     Read: sections 3.2 and 3.3 and algorithm 1 of the paper, and the public code.
 
     - 3, game: `SearchSelfPlay`; a question counts if it can be answered with the proposer's documents.
-    - 4, solver: `GroupRelative(scale="none")`, `Policy("sequence_mean", kl=KL(0.01))`, of solvers.
-    - 5, proposer: `SearchSelfPlay.paid`, and `Policy("constant", constant=1.0)`, the sum over tokens, of proposers.
-    - C1, division by the std in the code: `GroupRelative()` of solvers; not computed: an option.
-    - C2, raw reward of the proposer in the code: the same as 5; not computed: the example is that of 5.
-    - C3, invalid questions in the code: `penalty`, and the pool; not computed: in the recipe's own test.
+    - 4, solver: `GroupRelative(scale="none")`, `Policy("sequence_mean", kl=KL(0.01))`, for solvers.
+    - 5, proposer: `SearchSelfPlay.paid`, and `Policy("constant", constant=1.0)`, the sum over tokens, for proposers.
+    - C1, division by the std in the code: `GroupRelative()` for solvers; not computed: an option.
+    - C2, raw reward of the proposer in the code: the same as 5; not computed: 5 has the example.
+    - C3, invalid questions in the code: `penalty`, and the pool; not computed: the recipe's own test covers it.
 
 Differs:
-    - Proposer's loss in the code: a mean over tokens, with the KL; `Policy("token_mean", kl=KL(0.01))` is that.
-    - Invalid questions: the paper drops them and collects a full batch; the code and this recipe pay `penalty`.
+    - Proposer's loss in the code: a mean over tokens, with the KL; use `Policy("token_mean", kl=KL(0.01))` for it.
+    - Invalid questions: the paper drops them and collects a full batch; the code and this recipe reward them with
+      `penalty`.
     - Clip: the paper's equations have none; the code and this recipe have 0.2 and 0.285.
     - Optimizer steps a batch: in the code 2 for the solvers, then 2 for the proposers; here 2 for both together.
     - Noise documents: the code takes them from this iteration, this recipe from the one before.
 
-The environment shows a task's question, and judges by its payload, which is made of plain JSON values where there is a
-pool.
+The environment must show a task's question, and score answers by the task's payload. With a pool, the payload must
+consist of plain JSON values.
 
-Needs: a model that can propose in the form that is asked for. The small one that `agentrl train` makes writes no
-`<question>`: its proposers are paid nothing, and nothing is learned.
+Needs: a model that follows the format of the proposer's prompt. The small model of `agentrl train` never writes
+`<question>`, so its proposers get no reward and it learns nothing.
 """
 
 from __future__ import annotations
@@ -56,24 +58,25 @@ _QUESTION = re.compile(r"<question>(.*?)</question>", re.DOTALL)
 
 @dataclass(frozen=True)
 class SearchSelfPlay(TextMemory):
-    """A proposer, a check of what it proposes, and solvers; what was proposed and read is remembered.
+    """Run a proposer, a check of its question, and solvers; keep proposed questions and read texts in memory.
 
     The draw column `proposer` is 1 for proposers, 0 for solvers.
 
     Args:
-        solvers: how many try a question.
-        temperature: of the proposer.
-        kind: what the proposer is paid: `hard` or `intermediate`.
-        low: for `intermediate`.
-        high: for `intermediate`.
-        penalty: what it is paid for a question that is not valid.
-        proposing: its prompt: `{prompt}` is what the environment shows of the task.
-        checking: the helper's prompt: `{prompt}` is the question, `{text}` what the proposer and others have read.
-        noise: of how many others, at most.
-        every: iterations after which the pool is cleared; 0: there is no pool.
-        keep: the part of it that stays then, the newest.
-        reuse_at_most: questions of the pool that a larger share of its solvers answered are taken where there is no
-            other.
+        solvers: number of solvers of a question.
+        temperature: sampling temperature of the proposer.
+        kind: reward of the proposer: `hard` or `intermediate`.
+        low: `low` in the formula of `intermediate`.
+        high: `high` in the formula of `intermediate`.
+        penalty: reward of the proposer for an invalid question.
+        proposing: prompt template of the proposer: `{prompt}` is the environment's prompt of the task.
+        checking: prompt template of the helper: `{prompt}` is the question, `{text}` the texts that the proposer and
+            others have read.
+        noise: largest number of other proposers whose texts the helper gets.
+        every: number of iterations after which the pool is cleared; 0: there is no pool.
+        keep: share of the pool, its newest part, that is not cleared.
+        reuse_at_most: largest share of successful solvers of a reused question; others are used only if the pool has no
+            such question.
 
     Raises:
         RecipeError: an option is out of range.
@@ -102,13 +105,13 @@ class SearchSelfPlay(TextMemory):
     reuse_at_most: float = option(1.0, at_least=0, at_most=1)
 
     def paid(self, share: float) -> float:
-        """Reward of the proposer, by the share of solvers that succeed."""
+        """Return the reward of the proposer, given the share of solvers that succeed."""
         if self.kind == "hard":
             return 1.0 - share
         return 4.0 * (share - self.low) * (self.high - share) if 0.0 < share < 1.0 else 0.0
 
     def initial_state(self) -> State:
-        """Nothing was proposed, and nothing read."""
+        """Return an empty pool and an empty list of read texts."""
         return {"pool": [], "read": []}
 
     def next(self, state: State, closed: IterationRecord) -> State:
@@ -119,7 +122,7 @@ class SearchSelfPlay(TextMemory):
         return {"pool": pool, "read": read_notes(closed.finished, "read")}
 
     async def group(self, group: Group) -> None:
-        """Propose, check, solve."""
+        """Propose a question, check it, and run its solvers."""
         proposer = group.start(
             lambda asked: insert_text(asked, self.proposing, ""),
             sampling=group.sampling(temperature=self.temperature),
@@ -142,7 +145,7 @@ class SearchSelfPlay(TextMemory):
             await self.solved(group, earlier, proposer)
 
     async def checked(self, group: Group, task: Task, proposer: Branch, read: str) -> bool:
-        """Return whether a helper finds the given answer in what the proposer has read, among what others have."""
+        """Return whether a helper finds the given answer in the proposer's texts, mixed with texts of others."""
         others = [text for text in self.recall(group)["read"] if text != read]
         noise = [others[place] for place in _shuffled(group, "noise", len(others))[: self.noise]]
         texts = [read, *noise]
@@ -152,7 +155,7 @@ class SearchSelfPlay(TextMemory):
         return bool(found.branches[0].success)
 
     async def solved(self, group: Group, task: Task, proposer: Branch) -> float:
-        """The share of the solvers who find the answer; the question comes to the pool."""
+        """Return the share of solvers that find the answer, and note the question for the pool."""
         solvers = await group.spawn(task, size=self.solvers, program=_Solvers(), parent=proposer)
         share = sum(bool(branch.success) for branch in solvers.branches) / self.solvers
         if self.every:
@@ -160,13 +163,13 @@ class SearchSelfPlay(TextMemory):
         return share
 
     def earlier(self, group: Group) -> Task | None:
-        """A question of the pool, by chance; None if that is empty."""
+        """Return a random question of the pool, or None if the pool is empty."""
         pool = self.recall(group)["pool"]
         chosen = [tried for tried in pool if tried["share"] <= self.reuse_at_most] or pool
         return Task(**chosen[int(group.uniform("earlier") * len(chosen))]["task"]) if chosen else None
 
     async def proposed(self, proposer: Branch) -> str | None:
-        """The question, which the environment does not see; None: the proposer has ended without one."""
+        """Return the question, which is not sent to the environment, or None if there is none or it is empty."""
         while True:
             await proposer.generate()
             found = _QUESTION.findall(proposer.text)
@@ -177,43 +180,43 @@ class SearchSelfPlay(TextMemory):
                 return None
 
     def final_group_size(self, group_size: int) -> int:
-        """The proposer and its solvers, whatever was asked for."""
+        """Return the number of solvers plus 1 for the proposer; `group_size` is not used."""
         del group_size
         return 1 + self.solvers
 
 
 @dataclass(frozen=True)
 class _Solvers(Rollout):
-    """Answers to a question, which are not proposers'."""
+    """Roll out solvers of a question, with the fact `proposer` 0."""
 
     facts: ClassVar[Mapping[str, ExtraColumn]] = SearchSelfPlay.facts
 
     async def group(self, group: Group) -> None:
-        """All of them."""
+        """Run all solvers."""
         await group.run(group.start_many(group.size, facts={"proposer": 0}))
 
 
 @dataclass(frozen=True)
 class _Informed(Rollout):
-    """One answer with something in sight."""
+    """Roll out one answer to a prompt that contains an additional text."""
 
     template: str = option("{prompt}{text}", filled=True)
     text: str = ""
 
     async def group(self, group: Group) -> None:
-        """The one."""
+        """Run the single branch."""
         await group.run([group.start(lambda asked: insert_text(asked, self.template, self.text))])
 
 
 def _texts(branch: Branch) -> list[str]:
-    """The environment's answers to its actions."""
+    """Return the texts of the environment's observations after a branch's actions."""
     answers = [turn.observation for turn in branch.turns if turn.observation is not None]
     said = [message.get("content") for answer in answers for message in as_messages(answer)]
     return [text for text in said if isinstance(text, str)]
 
 
 def _shuffled(group: Group, name: str, count: int) -> list[int]:
-    """The numbers below a count in an order by chance."""
+    """Return the whole numbers below `count` in random order."""
     return sorted(range(count), key=lambda place: group.uniform(name, place))
 
 

@@ -1,29 +1,31 @@
-"""SSRL: a policy searches in itself: it writes the query and what a search would answer (arXiv:2508.10874).
+"""SSRL: let the policy simulate its own search: it writes the query and the search results (arXiv:2508.10874).
 
     R = 0.9 [the answer is right] + 0.1 format,   then GRPO with 0.001 of k3 to the reference
 
-Text in the tags of simulated results is not trained, like text of an environment. The same policy goes on
-with a real search later. The format score (balanced tags, more of it for up to two thoughts, none above eight) is the
-environment's `reward.format`.
+Text in the tags of simulated results is not trained, like text from an environment. Later the same policy uses a real
+search. The environment computes the format score as `reward.format` (balanced tags; higher for up to two thoughts, none
+above eight).
 
 Equations:
     Read: the authors' code and the abstract; the paper's text was not read.
 
     - C1, reward: `OutcomeScore(success=0.9)` and `CombineReward(coefficient=0.1)`; success is an exact match.
-    - C2, format: left out: it is of the tags in a text; the environment pays it as `reward.format`.
+    - C2, format: left out: it depends on the tags in a text; the environment computes it as `reward.format`.
     - C3, mask: `MarkedScaled(column="simulated", marked=0.0, of="keep")`.
-    - C4, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; a group of one is 0 here, and its reward in the
-      code (`singleton="raw"`).
+    - C4, advantage: `GroupRelative`; its std divides by n - 1, and 1e-6 is added to it. A group of one has advantage 0
+      here, and its reward in the code (`singleton="raw"`).
     - C5, policy loss: `Policy(clip=Clip(0.2, 0.2, dual=3.0))`.
     - C6, divergence: `KL(0.001, at_most=10.0)`.
 
 Differs:
     - Token mean: over a micro-batch in the code, over the whole optimizer step here.
-    - Results with a line end in them: keep their loss in the code, by a fault of its search; here none has.
-    - Rewards: notes recall another table in the paper, which was not read; those of the code here.
+    - Results with a line end in them: in the code they are trained, because its search for tags does not match across
+      lines; here no result is trained.
+    - Rewards: notes recall another table in the paper, which was not read; here the code's rewards.
 
-Source: arXiv:2508.10874. Needs: the facts success and `reward.format`; the model reference; the token column
-`simulated`, of `arl.annotate(batch, "simulated", spans.Parsed(...))` with what finds `<information>...</information>`.
+Source: arXiv:2508.10874. Needs: the facts success and `reward.format`; the reference model; the token column
+`simulated`, from `arl.annotate(batch, "simulated", spans.Parsed(...))` with a parser that finds
+`<information>...</information>`.
 """
 
 from agentrl_core import Recipe

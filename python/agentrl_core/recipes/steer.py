@@ -1,25 +1,26 @@
-"""STEER: tokens whose update would change the entropy most count less (arXiv:2510.10150).
+"""STEER: lower the weight of tokens whose update would change the entropy most (arXiv:2510.10150).
 
     Omega = |A p / p_old (1 - p) (log p + H)|,   w = exp(-alpha Omega / max Omega),   alpha = -log 0.8
 
-The change of a token's entropy by a step on it is estimated to first order, and large changes of either sign are
-damped, so that the entropy neither collapses nor explodes: the token of the largest change weighs 0.8, one without a
-change 1. The weights follow the current policy: they are part of the loss.
+Omega estimates to first order how much a step on a token would change the token's entropy. Large changes of either sign
+are damped, so that the entropy neither collapses nor explodes: the token with the largest change has weight 0.8, a
+token without a change has weight 1. The weights follow the current policy, so they are part of the loss.
 
 Equations:
     Read: the public code, its README, and notes on the paper's fourth version; the paper's text was not read.
 
-    - C1, estimated change of entropy: `EntropyChange`, no gradient through it.
+    - C1, estimated change of entropy: `EntropyChange`, without a gradient through it.
     - N1, weight of the paper: `EntropyChange(low=0.8)`; alpha is -log(low).
     - C2, linear map of the code: an option, `EntropyChange("linear", low=0.8, high=1.2)`.
     - C3, exponential map of the code: an option, `EntropyChange(largest_at_least=0.02)`.
-    - C4, loss: `Policy`, clip ranges 0.2 and 0.28, dual clip 10; all tokens count in the mean, whatever their weight.
-    - C5, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
+    - C4, loss: `Policy`, clip ranges 0.2 and 0.28, dual clip 10; all tokens count in the mean, regardless of their
+      weight.
+    - C5, advantage: `GroupRelative`, std with divisor n - 1, plus 1e-6.
 
 Differs:
-    - Entropies: those stored with the batch in the code; those of the current policy here, as its probabilities.
-    - Largest change: of a micro-batch of 8 sequences in the code; of all tokens of the update here, so that weights do
-      not depend on how a batch is split.
+    - Entropies: those stored with the batch in the code; here entropies and probabilities of the current policy.
+    - Largest change: within a micro-batch of 8 sequences in the code; over all tokens of the update here, so that
+      weights do not depend on how a batch is split.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EntropyChange(Mask):
-    """Weighs tokens down by how much a step on them would change the entropy.
+    """Lower the weight of tokens by how much a step on them would change the entropy.
 
         change = |A p / p_old (1 - p) (log p + H)|   (first order, with p between 1e-8 and 1 - 1e-8)
 
-    `exponential`: exp(log(low) change / largest), 1 if none changes. `linear`: from `high` at the smallest change of
-    the rows given to `low` at the largest, (low + high) / 2 if all are equal.
+    `exponential`: exp(log(low) change / largest), or 1 if no change is above 0. `linear`: from `high` at the smallest
+    change of the given rows to `low` at the largest, or (low + high) / 2 if all changes are equal.
 
     Args:
         kind: `exponential` or `linear`.
         low: weight of the largest change, between 0 and 1.
         high: weight of the smallest change; only for `linear`.
-        largest_at_least: the least that counts as the largest change, so that small ones are not damped; only for
+        largest_at_least: lower bound of the largest change, so that small changes are not damped; only for
             `exponential`.
 
     Example:
@@ -73,11 +74,11 @@ class EntropyChange(Mask):
     largest_at_least: float = option(0.0, at_least=0)
 
     def check_options(self) -> None:
-        """The smallest change counts most."""
+        """Require high >= low, so that the smallest change has the largest weight."""
         self.require(self.high >= self.low, "high", f"give a number of at least low={self.low}")
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The weight of each token, by how much a step on it would change the entropy."""
+        """Return the weights of tokens, the same for positive and for negative advantages."""
         edge = 1e-8
         probability = tokens.logprob.detach().exp().clamp(edge, 1.0 - edge)
         old = tokens.stream("old_logprob").exp().clamp(edge, 1.0 - edge)

@@ -1,27 +1,27 @@
-"""SubPO: pay a step for what it adds to a set of things covered, which has diminishing returns (arXiv:2307.13372).
+"""SubPO: reward a step for its gain in a coverage function, which has diminishing returns (arXiv:2307.13372).
 
     r_t = F(s_0 .. s_{t+1}) - F(s_0 .. s_t),   A_t = sum over k >= t of r_k
     L = - mean over paths and steps of A_t log p_t
 
-F is the number of different states of a trajectory, on top of what the environment pays for steps; other keys, such as
-tools or documents, are `FirstVisits(key=...)`, and other set functions are the environment's, as rewards of
-steps. The paper's baseline is open.
+F is the number of different states of a trajectory; its gains are added to the environment's rewards of steps. Use
+`FirstVisits(key=...)` for other keys, such as tools or documents. The environment computes other set functions, as
+rewards of steps. The sources do not specify the paper's baseline.
 
 Equations:
-    Read: the authors' code, the paper's abstract, and notes of others.
+    Read: the authors' code, the paper's abstract, and third-party notes.
 
     - P1, marginal gain: `FirstVisits(of_next=True)` and the environment's rewards of steps.
-    - C1, coverage: as P1; cells within reach of a state are the environment's.
-    - C2, weight of an action: left out: the value of the whole path so far, over a bound; its expected gradient is that
-      of the own gain, without what follows.
-    - C3, loss: `Policy(surrogate=Reinforce())`, a mean over paths and steps, of actions of one token.
+    - C1, coverage: as P1; the environment computes the cells within reach of a state.
+    - C2, weight of an action: left out: the value of the whole path so far, divided by a bound; its expected gradient
+      is the gradient of the action's own gain, without later gains.
+    - C3, loss: `Policy(surrogate=Reinforce())`, a mean over paths and steps, for actions of one token.
     - C4, items: left out: the set function belongs to the environment, as rewards of steps.
     - N1, return-to-go: `Discounted(column="step_score")`.
 
 Differs:
-    - Credit: the prefix's value in the code, the return-to-go of gains in the notes and here.
-    - State after the last action: no step begins in it; what it adds is the environment's to pay.
-    - Entropy bonus: its weight is 0 in the settings; none here.
+    - Credit: the value of the path so far in the code, the return-to-go of gains in the notes and here.
+    - State after the last action: no step begins in it; the environment must reward its gain.
+    - Entropy bonus: its weight is 0 in the settings of the code; none here.
 
 Needs: states of steps (`Environment.state_key`), and rewards of steps.
 """
@@ -45,17 +45,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FirstVisits(BatchComponent):
-    """Pay for what was not seen before: step_score += coefficient if a key occurs first in its draw.
+    """Reward first visits: step_score += coefficient if a key occurs for the first time in its draw.
 
-    So a step is paid what it adds to F, the number of different keys that a trajectory has visited, a coverage
-    function. The state of a step is the one before its action: with `of_next` a step is paid for the key of the next
-    one, to which its action led, and the first key is not paid. `OutcomeScore(level="step")` begins the score of
-    steps; one that is unknown counts 0. Source: submodular reinforcement learning, arXiv:2307.13372.
+    The reward of a step is its gain in F, the number of different keys that the trajectory has visited, a coverage
+    function. The state of a step is the state before its action. With `of_next` a step is rewarded for the key of the
+    next step, which its action led to, and the first key is not rewarded. `OutcomeScore(level="step")` creates the
+    column `step_score`; an unknown score counts as 0 at a first visit. Source: submodular reinforcement learning,
+    arXiv:2307.13372.
 
     Args:
-        key: comma-joined step columns: what is covered, such as states, tools or documents.
-        coefficient: of a first visit.
-        of_next: whether the key of the next step counts; the last step of a draw has none.
+        key: comma-joined step columns whose values are covered, such as states, tools or documents.
+        coefficient: reward of a first visit.
+        of_next: whether the key of the next step counts; the last step of a draw has no next step.
 
     Raises:
         RecipeError: `key` is empty.
@@ -75,7 +76,7 @@ class FirstVisits(BatchComponent):
     of_next: bool = False
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `step_score` on steps."""
+        """Return `batch` with a new column `step_score` on steps."""
         rows = Rows(batch, "step")
         visited = keys.composite(rows.draws, rows.keys(self.key))
         first = np.zeros(len(rows), dtype=np.bool_)

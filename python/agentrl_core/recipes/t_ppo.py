@@ -1,32 +1,33 @@
-"""T-PPO: updates on windows of responses that have not ended, so that nobody waits for the longest (arXiv:2506.15050).
+"""T-PPO: update on windows of unfinished responses, without waiting for the longest response (arXiv:2506.15050).
 
     A_t = sum_k lambda^k delta_{t+k},   delta_t = r_t + V_{t+1} - V_t,   V after the last token of a window: V_{l-1}
     L_policy = - mean over the tokens of this window of min(r A, clip(r, 0.8, 1.2) A)
     L_critic = mean over all tokens of the responses that have ended of 1/2 (V - R)^2,   R their score
 
-with lambda 0.95 and no discount. Each iteration samples at most l tokens of each response; one that has not ended goes
-on in the next, under the newer weights. Collect with `Collector(..., batch_policy=BatchPolicy(max_new_tokens=8192))`
-for responses of at most 24 K tokens, 512 tasks and groups of 16. A batch has sixteen optimizer steps of 512 responses.
-A critic that returns 0 gives windows without an end no signal: warm it up on responses that have ended.
+with lambda 0.95 and no discount. Each iteration samples at most l tokens of each response; an unfinished response
+continues in the next iteration, with the newer weights. Collect with
+`Collector(..., batch_policy=BatchPolicy(max_new_tokens=8192))` for responses of at most 24 K tokens, 512 tasks and
+groups of 16. A batch has sixteen optimizer steps of 512 responses. If the critic returns 0, windows without an end
+give no signal: warm up the critic on responses that have ended.
 
-Needs: the critic as token column `value`.
+Needs: the critic's values as token column `value`.
 
 Equations:
-    Read: the abstract, reviews and summaries of others; the paper's text was not read.
+    Read: the abstract, third-party reviews and summaries; the paper's text was not read.
 
-    - N1, truncated rollout: `BatchPolicy(max_new_tokens=l)` of the collector, which gives the batches.
+    - N1, truncated rollout: `BatchPolicy(max_new_tokens=l)` of the collector, which makes the batches.
     - N2, EGAE of an unfinished response: `CutOff`, then `Gae(at_truncation="repeat")`.
-    - N3, GAE of a finished response: the same `Gae`, with 0 after the end.
+    - N3, GAE of a finished response: the same `Gae`, with value 0 after the end.
     - N4, policy tokens: `LatestVersionOnly`.
-    - N5, value tokens: `ScoreAsReturn`, and `Where(column="success", at_least=0.0)` of the critic's `Train`.
+    - N5, value tokens: `ScoreAsReturn`, and `Where(column="success", at_least=0.0)` in the critic's `Train`.
 
 Differs:
     - Lambda and discount: not stated; 0.95 and none here, the usual ones.
-    - Window, group size, optimizer steps and no KL: of a reader's notes. They do not state whether a minibatch of 512
-      counts responses (sixteen steps, taken here) or tasks (one step).
+    - Window, group size, optimizer steps and no KL: from a reader's notes. They do not state whether a minibatch of
+      512 counts responses (sixteen steps, taken here) or tasks (one step).
     - Clip range: not stated; 0.2 here.
-    - Batch: constant in the paper, since finished responses give their slot to a new prompt; here an iteration asks
-      for the number of groups that the caller gives.
+    - Batch: constant in the paper, because a new prompt takes the slot of each finished response; here an iteration
+      collects the number of groups that the caller requests.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LatestVersionOnly(BatchComponent):
-    """Trains only the tokens of each draw that its newest weights sampled; older tokens are context.
+    """Of each draw, train only the tokens that its newest policy version sampled; older tokens are context.
 
-    It keeps a token if its policy version is the largest of its draw; older tokens are not in the denominator of the
-    loss. A critic's loss does not read `keep`, and trains all tokens. For `collect.BatchPolicy(max_new_tokens=...)`,
-    one iteration at a time, where the weights of an iteration sampled all that it adds. Source: T-PPO,
-    arXiv:2506.15050.
+    A token is kept if its policy version is the largest of its draw; older tokens do not count in the denominator of
+    the loss. The loss of a critic does not read `keep`, and trains all tokens. Use it with
+    `collect.BatchPolicy(max_new_tokens=...)`, one iteration at a time, so that the same weights sample all tokens
+    that an iteration adds. Source: T-PPO, arXiv:2506.15050.
 
     Example:
         >>> import agentrl_core as arl
@@ -74,7 +75,7 @@ class LatestVersionOnly(BatchComponent):
     makes: ClassVar[tuple[Column, ...]] = (token("keep"),)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `keep` on tokens."""
+        """Return `batch` with a new `keep` on tokens."""
         rows = Rows(batch, "token")
         versions = rows.values("policy_version")
         newest = np.full(batch.num_draws, -np.inf)
@@ -84,7 +85,7 @@ class LatestVersionOnly(BatchComponent):
 
 @dataclass(frozen=True)
 class CutOff(BatchComponent):
-    """Marks tokens of responses that a window cut off, whose `success` is unknown.
+    """Mark the tokens of responses that a window cut off; their `success` is unknown.
 
     Example:
         >>> from agentrl_core.recipes.t_ppo import CutOff
@@ -97,14 +98,14 @@ class CutOff(BatchComponent):
     makes: ClassVar[tuple[Column, ...]] = (token("truncated"),)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with the column `truncated`."""
+        """Return `batch` with the column `truncated` on tokens."""
         rows = Rows(batch, "token")
         return rows.write(truncated=np.isnan(rows.values("success")))
 
 
 @dataclass(frozen=True)
 class ScoreAsReturn(BatchComponent):
-    """The target of the critic is what the response came to: R_t = score, of every token of it (lambda = 1).
+    """Set the critic's target to the score of the response: R_t = score, for each of its tokens (lambda = 1).
 
     Example:
         >>> from agentrl_core.recipes.t_ppo import ScoreAsReturn
@@ -117,7 +118,7 @@ class ScoreAsReturn(BatchComponent):
     makes: ClassVar[tuple[Column, ...]] = (token("return"),)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `return`."""
+        """Return `batch` with a new `return` on tokens."""
         rows = Rows(batch, "token")
         return rows.write(**{"return": np.where(rows.valid, rows.values("score"), 0.0)})
 

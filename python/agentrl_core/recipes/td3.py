@@ -1,22 +1,23 @@
-"""TD3: believe the smaller of two critics of tokens, and train the policy half as often as them (arXiv:1802.09477).
+"""TD3: trust the smaller of two token critics, and train the policy half as often as the critics (arXiv:1802.09477).
 
     y_t = min(Q1', Q2')(s_{t+1}, a'),   or, if an action of the environment ends with token t,
-    y_t = r + 0.99 min(Q1', Q2')(s_{t+1}, a');   of the last one: y_t = r
+    y_t = r + 0.99 min(Q1', Q2')(s_{t+1}, a');   for the last action: y_t = r
     L_k = mean over tokens of 1/2 (Q_k - y)^2,   L = - mean over tokens of r Q1(s, a)
 
-Left out: the noise on a', since tokens have no distance and so no near actions; and the actor's gradient through its
-action, which a token does not pass on. In its place r = p / p_behaviour, not clipped, makes the mean over stored tokens
-that of the policy, sum_a p(a | s) Q1(s, a). A baseline would not change its gradient, and lowers its variance:
-`GroupRelative(column="advantage", level="token", group_by="batch", scale="none")` after `TwinTargets`.
+The noise on a' is left out, since tokens have no distance and so no nearby actions. The actor's gradient through its
+action is left out, since a token does not pass it on. In its place r = p / p_behaviour, not clipped, turns the mean
+over stored tokens into the mean under the policy, sum_a p(a | s) Q1(s, a). A baseline would not change the gradient of
+this mean, and lowers its variance: `GroupRelative(column="advantage", level="token", group_by="batch", scale="none")`
+after `TwinTargets`.
 
 A critic is a language model whose logits are the values of the tokens. a' is the likeliest token of a slow copy of the
-policy, Q' are slow copies of the critics. Every batch is drawn uniformly from all earlier rollouts. In every second
-iteration the policy is trained and all copies move by 0.005. Time passes between actions of the environment only, so
-rewards are not discounted within one.
+policy, and Q' are slow copies of the critics. Every batch is drawn uniformly from all earlier rollouts. In every second
+iteration the policy is trained and all copies move by 0.005. Time passes only between actions of the environment, so
+rewards are not discounted within an action.
 
 Needs: rewards of steps; the models `critic`, `second_critic`, and the copies `target_policy`, `target_critic`,
 `second_target`; the token columns `estimate`, `first_estimate` and `second_estimate`, and the step columns
-`first_estimate_after` and `second_estimate_after` of rollouts that were cut off. With `arl.annotate`:
+`first_estimate_after` and `second_estimate_after` of truncated rollouts. With `arl.annotate`:
 
     batch = arl.annotate(batch, "estimate", estimate(critic))
     batch = arl.annotate(batch, "first_estimate", estimate(target_critic, target_policy))
@@ -25,18 +26,19 @@ Needs: rewards of steps; the models `critic`, `second_critic`, and the copies `t
 Equations:
     Read: the abstract and the authors' code; the paper's text was not read.
 
-    - C1, smoothed action of the target: left out: tokens have no distance, so there is no noise of a size; a' is the
-      likeliest token of `target_policy`.
-    - C2, target: `TwinTargets`, the smaller of both estimates; a rollout that was cut off goes on with the estimates
-      after it.
+    - C1, smoothed action of the target: left out: tokens have no distance, so noise has no size; a' is the likeliest
+      token of `target_policy`.
+    - C2, target: `TwinTargets`, the smaller of both estimates; a truncated rollout continues with the estimates after
+      it.
     - C3, critic loss: `Value(of="logit")` of each critic, to one target.
     - C4, actor loss: `Policy` without a clip range, whose advantage is the first critic's estimate; `DelayedModel`.
     - C5, targets: `SyncModel` of both critics and the policy.
-    - C6, exploration: left out: the policy samples its tokens; uniform ones would be no text.
+    - C6, exploration: left out: the policy samples its tokens; uniformly sampled tokens would not be text.
 
 Differs:
-    - Critics: 1/2 of the square here, the square in the code; each has an optimizer of its own.
-    - Order: the actor is trained by the critic after its step in the code, before it here.
+    - Critics: 1/2 of the square here, the square in the code; each critic has its own optimizer here.
+    - Order: the code trains the actor with the critic after the critic's step; here the actor is trained with the
+      critic before that step.
     - Replay: the last million transitions in the code, all earlier rollouts here.
     - Batch: 256 transitions for each step of the environment in the code; as many rollouts as were collected here.
 """
@@ -70,11 +72,11 @@ _OF_CRITICS = (
 
 
 def estimate(critic: nn.Module, policy: nn.Module | None = None) -> Callable[[Any], Tensor]:
-    """Function for `arl.annotate`: a critic's value of each token, or of the token that a policy likes best there.
+    """Return a function for `arl.annotate` that computes a critic's values of sampled or of likeliest tokens.
 
     Args:
         critic: a causal model whose logits are values.
-        policy: the model that chooses; None: the tokens that were sampled.
+        policy: the model whose likeliest tokens are used; None: use the sampled tokens.
     """
 
     def answer(pack: Any) -> Tensor:
@@ -90,15 +92,15 @@ def estimate(critic: nn.Module, policy: nn.Module | None = None) -> Callable[[An
 
 @dataclass(frozen=True)
 class TwinTargets(BatchComponent):
-    """Makes targets of tokens from the smaller of two estimates: columns `return` and `advantage`.
+    """Compute targets of tokens from the smaller of two estimates: columns `return` and `advantage`.
 
     With Q' = min(first_estimate, second_estimate) of the next trained token of the draw,
 
-        return = Q' within a step;   reward + gamma Q' at its last token;   reward at the end of the draw
+        return = Q' within a step;   reward + gamma Q' at the step's last token;   reward at the end of the draw
         advantage = estimate
 
-    In the last step of a rollout that was cut off, Q' is the smaller of `first_estimate_after` and
-    `second_estimate_after`. A step without a reward was paid 0.
+    At the end of a truncated rollout, Q' is the smaller of `first_estimate_after` and `second_estimate_after`, and the
+    return includes gamma Q'. A step without a reward has reward 0.
 
     Args:
         gamma: discount from step to step, 0 to 1.
@@ -137,10 +139,10 @@ class TwinTargets(BatchComponent):
 
 @dataclass(frozen=True)
 class DelayedModel(FreezeModel):
-    """Trains a model in every n-th iteration only, for the first time in the n-th.
+    """Train a model only in every n-th iteration, for the first time in the n-th.
 
     Args:
-        every: n.
+        every: the number n.
 
     Example:
         >>> from agentrl_core.recipes.td3 import DelayedModel
@@ -149,7 +151,7 @@ class DelayedModel(FreezeModel):
     """
 
     def is_due(self, number: int) -> bool:
-        """Return whether the model is not trained in the iteration of this number."""
+        """Return whether the model is frozen (not trained) in the iteration of this number."""
         return self.every is not None and number % self.every != 0
 
 

@@ -1,28 +1,29 @@
 """TeachMyAgent: select tasks whose mean reward is changing, up or down (arXiv:2103.09815).
 
 The benchmark's tasks are points of a parameter space, and its teacher ALP-GMM fits mixtures of Gaussians to points and
-their progress. The Gaussians are left out: here each task of the pool has a progress of its own. The absolute learning
-progress of a task is |r_new - r_old| of the mean rewards of its last two visits, and
+their progress. The Gaussians are left out: here each task of the pool has its own progress. The absolute learning
+progress (ALP) of a task is |r_new - r_old| of the mean rewards of its last two visits, and
 
     P(task) = 0.2 / N + 0.8 ALP / sum ALP,
 
-so that tasks that are being learnt or forgotten are practised, and every task now and then. Tasks are drawn without
-replacement, so P is the probability of the first draw. Then GRPO. `LearningProgress(rate=)` smooths the progress.
+so that the policy practises tasks that it is learning or forgetting, and every task now and then. Tasks are drawn
+without replacement, so P is the probability of the first draw. The update is GRPO. `LearningProgress(rate=)` smooths
+the progress.
 
 Equations:
     Read: the code and its documentation.
 
-    - C1, absolute learning progress: `LearningProgress`; the nearest earlier task is the same task, when last tried.
-      Its first visit has progress 0, where the benchmark compares it with the nearest other task.
-    - C2, fit: left out: no task is chosen by its place in a parameter space.
+    - C1, absolute learning progress: `LearningProgress`; the nearest earlier task is the same task at its last visit.
+      Its first visit has progress 0; the benchmark compares it with the nearest other task.
+    - C2, fit: left out: no task is chosen by its position in a parameter space.
     - C3, choice of a Gaussian: `ProportionalSampler(uniform=0.2)`, of a task in place of a Gaussian.
-    - C4, progress of Covar-GMM: left out: another teacher of the benchmark, on points too.
+    - C4, progress of Covar-GMM: left out: another teacher of the benchmark, also on points.
     - C5, progress of a region in RIAC: left out: another teacher of the benchmark, on regions.
     - C6, split score of RIAC: left out: it splits regions.
 
 Differs:
     - Student: SAC or PPO in the benchmark, GRPO here.
-    - Return of a task: of one episode in the benchmark, the mean of a group here.
+    - Return of a task: the return of one episode in the benchmark, the mean of a group here.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Linear(TaskScore):
-    """The tracked number itself, times a factor: -1 prefers the small.
+    """Score a task by its tracked number times a factor; -1 prefers small numbers.
 
     Source: VLA-RL arXiv:2505.18719 (success rates with -1), TeachMyAgent arXiv:2103.09815 (learning progress).
 
     Args:
-        factor: what it is multiplied by.
+        factor: factor of the tracked number.
 
     Raises:
         RecipeError: an option is out of range.
@@ -67,23 +68,23 @@ class Linear(TaskScore):
     factor: float = 1.0
 
     def __call__(self, estimates: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The number times the factor."""
+        """Return the tracked numbers times the factor."""
         return self.factor * estimates
 
 
 @dataclass(frozen=True)
 class LearningProgress(Tracker):
-    """How much the mean reward of each task moves: the size of its last changes, smoothed.
+    """Track how much the mean reward of each task changes: the absolute size of its last changes, smoothed.
 
-    ALP <- (1 - rate) ALP + rate |r - r_last| at every visit but the first, which leaves 0; r_last is 0 before
-    that with `from_zero`, so that the first visit counts too.
+    ALP <- (1 - rate) ALP + rate |r - r_last| at every visit but the first, which sets ALP to 0. With `from_zero`,
+    r_last is 0 before the first visit, so that the first visit counts too.
 
     Source: absolute learning progress as in TeachMyAgent, arXiv:2103.09815.
 
     Args:
-        rate: of the smoothing; 1: the last change alone.
-        from_zero: whether the first return is a change from 0.
-        unseen: the progress of a task that nobody tried.
+        rate: rate of the smoothing; 1: only the last change counts.
+        from_zero: whether the first return counts as a change from 0.
+        unseen: progress of a task without visits.
 
     Raises:
         RecipeError: an option is out of range.
@@ -101,11 +102,11 @@ class LearningProgress(Tracker):
     unseen: float = option(0.0, at_least=0)
 
     def initial_state(self) -> State:
-        """No return of any task."""
+        """Return the state without any returns."""
         return {"last": np.zeros(0), "progress": np.zeros(0), "count": np.zeros(0, np.int64)}
 
     def next(self, state: State, visits: TaskOutcomes) -> State:
-        """The progress after an iteration."""
+        """Return the state after an iteration."""
         visits = visits.subset(~np.isnan(visits.rewards))
         last, progress, count = (grown(state[name], visits.known, 0) for name in ("last", "progress", "count"))
         at, returns = visits.places, visits.sums(visits.rewards) / np.maximum(visits.counts, 1)
@@ -117,7 +118,7 @@ class LearningProgress(Tracker):
         return {"last": last, "progress": progress, "count": count}
 
     def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
-        """The absolute learning progress."""
+        """Return the absolute learning progress of each task."""
         seen = candidates.read(state["count"], 0) > 0
         return np.where(seen, candidates.read(state["progress"], self.unseen), self.unseen)
 

@@ -1,8 +1,8 @@
-"""TempSamp-R1: the right answer is one member of each group, and does not outshine the others (arXiv:2509.18056).
+"""TempSamp-R1: add the right answer to each group, and keep it from outshining the other members (arXiv:2509.18056).
 
-Three rollouts are sampled, the fourth member is the task's solution. Its tokens were not sampled: all old log-probs
-are recomputed. Scores are flattened above 0.8 and steepened below before they are compared (`CompressHigh`). Without a
-solution the fourth is sampled as the others are.
+Three rollouts are sampled; the fourth member is the task's solution. Its tokens were not sampled, so all old log-probs
+are recomputed. Scores are flattened above 0.8 and steepened below, before they are compared (`CompressHigh`). If the
+task has no solution, the fourth member is sampled like the other three.
 
 Equations:
     Read: the paper's sections 3.1 to 3.3 and 4, and notes of others.
@@ -10,14 +10,14 @@ Equations:
     - 1, objective: `Policy` with the joint ratio of a solution, a mean over solutions.
     - 2, joint advantage: `GroupRelative` over sampled solutions and the given one.
     - S1, reward downscaling: left out: one of the two alternatives that the paper finds worse than equation 4.
-    - 3, advantage anchoring: left out: the other of them.
+    - 3, advantage anchoring: left out: the other of these two alternatives.
     - 4, non-linear reward shaping: `CompressHigh`.
-    - S2, interval reward: left out: the environment pays it, in the second phase with the format's.
+    - S2, interval reward: left out: the environment gives it, in the second phase together with the format reward.
 
 Differs:
-    - KL: the paper gives no beta; none here. `Policy(kl=KL(...))` is the term.
-    - Clip: not stated; 0.2 here, which does not act at the one step of the paper's settings.
-    - Phases without and with reasoning: prompts and rewards of the environment.
+    - KL: the paper gives no beta; none here. `Policy(kl=KL(...))` adds the term.
+    - Clip: not stated; 0.2 here, which does not act with one optimizer step, as in the paper's settings.
+    - Phases without and with reasoning: they depend on the prompts and rewards of the environment.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompressHigh(BatchComponent):
-    """Flattens high scores and steepens low ones, so that a given solution does not outshine those that were sampled.
+    """Flatten high scores and steepen low ones, so that a given solution does not outshine the sampled ones.
 
-    score = t + rise ln(r - t + 1) of a score r from the threshold t on, and t - (e^(fall (t - r)) - 1) / (e^fall - 1)
-    below. Source: TempSamp-R1, arXiv:2509.18056.
+    A score r becomes t + rise ln(r - t + 1) from the threshold t on, and t - (e^(fall (t - r)) - 1) / (e^fall - 1)
+    below it. Source: TempSamp-R1, arXiv:2509.18056.
 
     Args:
-        threshold: t.
-        rise: how much scores above t differ.
-        fall: how much steeper the curve gets below t.
+        threshold: the threshold t.
+        rise: slope of the curve at t, from above; it scales the differences between high scores.
+        fall: how quickly the curve gets steeper below t.
 
     Raises:
         RecipeError: an option is out of range.
@@ -68,7 +68,7 @@ class CompressHigh(BatchComponent):
     fall: float = option(1.0, above=0)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another column `score` on draws."""
+        """Return `batch` with the column `score` of draws reshaped."""
         rows = Rows(batch, "draw")
         above = rows.values("score") - self.threshold
         top = self.rise * np.log1p(np.maximum(above, 0.0))

@@ -1,30 +1,31 @@
-"""Training-Free GRPO: a group is compared in words, and what was learned is a text in the prompt (arXiv:2510.08191).
+"""Training-Free GRPO: compare the rollouts of a group in words, and add the lessons to the prompt (arXiv:2510.08191).
 
-No weight changes. Each task is rolled out five times with the experiences so far in the prompt. If their scores
-differ, an agent (`experience`) sums up each rollout, contrasts them, and proposes how to edit the library of
-experiences: JSON objects `{"operation": "ADD", "id": 3, "text": "..."}`, the operations ADD, UPDATE, DELETE and NONE.
-One more call for the batch makes one plan of all proposals, in up to three tries; one that cannot be read is empty. The
-plan is applied when the iteration is closed, in its order: an operation without a text does nothing, an UPDATE of an
-unknown id adds, and experiences are numbered anew.
+No weight changes. Each task is rolled out five times with the current experiences in the prompt. If the scores differ,
+an agent (`experience`) summarises each rollout, contrasts the rollouts, and proposes edits of the library of
+experiences: JSON objects `{"operation": "ADD", "id": 3, "text": "..."}`, with the operations ADD, UPDATE, DELETE and
+NONE. One more call for the batch merges all proposals into one plan, in up to three tries; a plan that cannot be parsed
+is empty. The plan is applied in order when the iteration is closed: an operation without a text has no effect, an
+UPDATE of an unknown id adds its text, and experiences are renumbered.
 
 Equations:
     Read: the code with its documentation, a port, and a review; the paper's text was not read.
 
     - P1, groups without difference: `Experiences(taught="differ")`.
-    - C1, groups that teach: an option, `Experiences(taught="between")`; the same for scores of 0 and 1.
-    - C2, semantic advantage: `Experiences(proposals=2)`; a rollout whose summary is empty leaves the group, which is
-      then judged again.
+    - C1, groups that teach: an option, `Experiences(taught="between")`; the same groups if scores are 0 or 1.
+    - C2, semantic advantage: `Experiences(proposals=2)`; a rollout whose summary is empty leaves the group, whose
+      scores are then checked again.
     - C3, operations: `Experiences`; all groups of a batch see the same experiences.
     - C4, application of the plan: `Experiences.applied`.
-    - C5, batches: left out: how many tasks a batch has is asked of the collector.
+    - C5, batches: left out: the collector decides how many tasks a batch has.
 
 Differs:
-    - Right answer: shown to the summaries and the comparison in the code; here `Task.solution`, if the task has one.
-    - Without ground truth: all groups teach in the code; here the score decides.
+    - Right answer: the prompts of the summaries and the comparison show it in the code; here they show `Task.solution`,
+      if the task has one.
+    - Without ground truth: the code compares all groups; here the score decides.
     - Failed calls of the language model: the code drops the rollout or the group; here the engine retries or raises.
 
-There is nothing to update: collect, and call `Collector.end_iteration(batch, {})`. Whoever trains as
-well adds a loss.
+There are no weights to update: collect, and call `Collector.end_iteration(batch, {})`. To train weights as well, use
+the recipe's loss.
 """
 
 from __future__ import annotations
@@ -51,17 +52,18 @@ OPERATIONS = ("ADD", "UPDATE", "DELETE")
 
 @dataclass(frozen=True)
 class Experiences(TextMemory):
-    """Groups that are compared in words; what comes of it is shown to the groups of the next iteration.
+    """Compare the rollouts of each group in words, and show the lessons to the groups of the next iteration.
 
     Args:
-        column: of the draws: what rollouts are compared by.
-        taught: the groups that are compared: those whose scores `differ`, or those with a mean score `between` 0 and 1.
-        proposals: experiences that one group may propose, at most.
-        shown: the prompt where there are experiences: `{prompt}` and the numbered ones as `{text}`.
-        summarise: what is asked about a rollout: `{question}`, `{solution}`, `{attempt}` and `{score}`.
-        contrast: about a group: `{question}`, `{solution}` and the `{summaries}`.
-        edit: how the library is to change: `{experiences}` and the `{contrast}`.
-        merge: one plan of several: `{experiences}` and the `{proposals}`.
+        column: draw column of the scores by which rollouts are compared.
+        taught: compared groups: `differ`: groups with different scores; `between`: groups with a mean score between 0
+            and 1.
+        proposals: largest number of operations that one group may propose.
+        shown: prompt template if there are experiences: `{prompt}`, and the numbered experiences as `{text}`.
+        summarise: prompt template to summarise a rollout: `{question}`, `{solution}`, `{attempt}` and `{score}`.
+        contrast: prompt template to compare a group's rollouts: `{question}`, `{solution}` and `{summaries}`.
+        edit: prompt template to propose changes of the library: `{experiences}` and `{contrast}`.
+        merge: prompt template to merge the proposals into one plan: `{experiences}` and `{proposals}`.
 
     Raises:
         RecipeError: an option is out of range.
@@ -98,25 +100,25 @@ class Experiences(TextMemory):
     )
 
     def initial_state(self) -> State:
-        """No experience."""
+        """Return an empty list of experiences."""
         return {"texts": []}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """The plans of the iteration are applied."""
+        """Apply the plans of the iteration to the experiences."""
         texts: list[str] = state["texts"]
         for plan in read_notes(closed.finished, "plan"):
             texts = self.applied(texts, plan)
         return {"texts": texts}
 
     async def group(self, group: Group) -> None:
-        """Rollouts, with what is known in the prompt."""
+        """Roll out a group with the current experiences in the prompt."""
         texts = self.recall(group)["texts"]
         told = _numbered(texts)
         prompt = (lambda asked: insert_text(asked, self.shown, told)) if texts else None
         await group.run(group.start_many(group.size, prompt))
 
     async def cohort(self, groups: Cohort) -> None:
-        """Roll all out; then compare, and make a plan."""
+        """Roll out all groups, compare the rollouts of each group, and merge the proposals into a plan."""
         await groups.run()
         scores = dict(zip((group.name for group in groups), await groups.score(self.column), strict=True))
         proposed: dict[str, list[dict[str, Any]]] = {}
@@ -135,7 +137,10 @@ class Experiences(TextMemory):
     async def compared(
         self, group: Group, branches: Sequence[Branch], scores: NDArray[np.float64]
     ) -> list[dict[str, Any]]:
-        """Proposals of a group; none if its scores, or those of the summarised, teach nothing."""
+        """Return the proposals of a group.
+
+        The list is empty if `teaches` is False for the scores of all rollouts, or of the rollouts with a summary.
+        """
         known = [row for row in range(len(branches)) if np.isfinite(scores[row])]
         if not self.teaches(scores[known]):
             return []
@@ -155,13 +160,13 @@ class Experiences(TextMemory):
         return operations(await self._ask(group, self.edit, parts, branches[known[0]]))[: self.proposals]
 
     def teaches(self, scores: NDArray[np.float64]) -> bool:
-        """Whether a group with these scores is compared."""
+        """Return whether a group with these scores is compared."""
         if not len(scores):
             return False
         return bool(0.0 < scores.mean() < 1.0 if self.taught == "between" else scores.min() < scores.max())
 
     async def plan(self, group: Group, proposed: list[dict[str, Any]]) -> None:
-        """One plan of all proposals, which is noted; empty if none of three tries can be read."""
+        """Merge all proposals into one plan and note it; it is empty if none of three tries can be parsed."""
         known = _numbered(self.recall(group)["texts"])
         parts = {"experiences": known, "proposals": "\n".join(map(json.dumps, proposed))}
         about = group.branches[0]
@@ -179,7 +184,7 @@ class Experiences(TextMemory):
         return await ask_agent(group, question, agent="experience", about=about)
 
     def applied(self, texts: Sequence[str], plan: Sequence[Mapping[str, Any]]) -> list[str]:
-        """The experiences after a plan, whose operations are applied in their order."""
+        """Return the experiences after the operations of a plan, applied in order."""
         found = dict(enumerate(texts))
         for place, each in enumerate(plan, len(texts)):
             if not each["text"]:
@@ -194,7 +199,7 @@ class Experiences(TextMemory):
 
 
 def operations(text: str) -> list[dict[str, Any]]:
-    """The operations in a text, those that can be read; NONE is none.
+    """Return the operations in a text that can be parsed, without NONE.
 
     Example:
         >>> from agentrl_core.recipes.training_free import operations

@@ -1,39 +1,41 @@
-"""TraPO: tasks without an answer are trained on when they are learnt as those with one are (arXiv:2512.13106).
+"""TraPO: train on an unlabelled task if its learning curve resembles the curves of labelled tasks (arXiv:2512.13106).
 
-A task without an answer is scored by the answer that most of its rollouts give (none, if two tie: all score 0). Each
-visit adds its mean score p to the task's curve. For eight visits labelled tasks are trained alone. Then an unlabelled
-task u is trained on where its curve is like theirs: with curves cut to the length of the shortest,
+A task without a label is scored by its majority answer, the answer that most of its rollouts give (on a tie, all score
+0). Each visit appends the mean score p of the task to its curve. For eight visits, only labelled tasks are trained.
+Then an unlabelled task u is trained if its curve is similar to the reference curves. With all curves cut to the length
+of the shortest,
 
-    sim(u) = cos(c_u, mean of the reference curves) >= 0.4,   or u is among the tenth most similar of its batch.
+    sim(u) = cos(c_u, mean of the reference curves) >= 0.4,   or u is in the most similar tenth of its batch.
 
-Reference curves are those of all labelled tasks, and of the unlabelled ones that were chosen when last seen, as they
-were then; also if they are judged again. Advantage and loss are GRPO's, without a KL penalty and with an entropy bonus
-of 0.01; a batch is two optimizer steps.
+Reference curves are the curves of all labelled tasks, and of the unlabelled tasks that were chosen at their last visit.
+The latter are used as they were at that visit, even if the task is evaluated again in this batch. Advantage and loss
+are GRPO's, without a KL penalty and with an entropy bonus of 0.01; a batch has two optimizer steps.
 
 Equations:
     Read: the public code and its script, and summaries of the paper by others. The paper's text was not read.
 
-    - N1, reward: `OutcomeScore` of labelled tasks, `SimilarCurves` of the others.
-    - C1, pseudo-label: `SimilarCurves`, no vote for a tie.
+    - N1, reward: `OutcomeScore` for labelled tasks, `SimilarCurves` for unlabelled tasks.
+    - C1, pseudo-label: `SimilarCurves`; a tie gives no label.
     - C2, pass rate: column `pass_rate` of `SimilarCurves`.
     - 6, similarity: `SimilarCurves`, the cosine to the mean reference curve, without centring.
     - C3, similarity in the code: `SimilarCurves(similarity="each_curve")`, the mean of the cosines to each reference
-      curve, of curves less their mean.
-    - 7, selection: `SimilarCurves(fraction=0.1, at_least=0.4)`, as C4; one summary has 0.3 and 0.5 as the best of an
-      ablation; not computed: the example has these.
-    - 8, loss: `Policy(entropy=0.01)` over labelled and chosen tasks together, one token mean; not computed: its example
-      has given losses of tasks.
+      curve; each curve's mean is subtracted first.
+    - 7, selection: `SimilarCurves(fraction=0.1, at_least=0.4)`, as C4; one summary gives 0.3 and 0.5 as the best of an
+      ablation; not computed: the example uses these two.
+    - 8, loss: `Policy(entropy=0.01)` over labelled and chosen tasks together, with one mean over tokens; not computed:
+      its example uses given losses of tasks.
     - C4, selection in the code: the same, at least one task.
     - C5, warm-up: `SimilarCurves(visits=8)`.
     - C6, advantage: `GroupRelative`, std with n - 1.
 
 Differs:
-    - Epochs: the code counts them, this recipe the visits of a task.
-    - References: the code keeps what was chosen until a task is chosen again and then forgets all unlabelled ones; here
-      each stays as long as it is chosen.
-    - KL: 0.001 and no entropy bonus in the later script; 0 and 0.01 in the paper, by two of its readers, and here.
+    - Epochs: the code counts epochs; this recipe counts the visits of a task.
+    - References: the code keeps chosen tasks until a task is chosen again, and then drops all unlabelled references;
+      here each task stays a reference as long as it is chosen.
+    - KL: 0.001 and no entropy bonus in the later script; 0 and 0.01 in the paper, according to two of its readers, and
+      here.
 
-Source: arXiv:2512.13106; code ShenzhiYang2000/TRAPO. Needs: facts `labelled` (1 or 0), `answer_cluster` and
+Source: arXiv:2512.13106; code ShenzhiYang2000/TRAPO. Needs: the facts `labelled` (1 or 0), `answer_cluster` and
 `answer_parsed` of an episode.
 """
 
@@ -59,15 +61,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SimilarCurves(StatefulComponent):
-    """Scores unlabelled tasks by their majority, and leaves those without a score that are learnt unlike labelled ones.
+    """Score unlabelled tasks by majority vote; remove their scores if their curves differ from labelled ones.
 
     Args:
-        labelled: the draw column that marks tasks with an answer.
-        visits: of a task before it is compared.
-        fraction: the most similar of a batch's unlabelled tasks that stay however similar they are, at least one.
-        at_least: similarity from which on a task stays.
+        labelled: draw column that marks tasks with an answer.
+        visits: number of visits of a task before it is compared.
+        fraction: share of a batch's unlabelled tasks that stay because they are the most similar ones, even if their
+            similarity is low; at least one task.
+        at_least: every task with at least this similarity stays.
         similarity: `mean_curve`: the cosine to the mean reference curve; `each_curve`: the mean of the cosines to each
-            reference curve, of curves less their mean.
+            reference curve, after each curve's mean is subtracted.
 
     Example:
         >>> from agentrl_core.recipes.trapo import SimilarCurves
@@ -92,11 +95,11 @@ class SimilarCurves(StatefulComponent):
     similarity: Literal["mean_curve", "each_curve"] = "mean_curve"
 
     def initial_state(self) -> State:
-        """No curves."""
+        """Return the state without curves."""
         return {"labelled": {}, "unlabelled": {}, "chosen": []}
 
     def add_columns(self, state: State, batch: Batch) -> Batch:
-        """Return `batch` with another `score`, and `pass_rate`: the mean score of each task under its label."""
+        """Return `batch` with a changed `score`, and `pass_rate`: each task's mean score by label or majority vote."""
         rows = Rows(batch, "draw")
         own, scores, tasks = rows.flags(self.labelled), rows.values("score"), rows.names("task_id")
         scores = np.where(own, scores, _majority(rows))
@@ -119,7 +122,7 @@ class SimilarCurves(StatefulComponent):
     def kept(
         self, state: State, labelled: Mapping[str, list[float]], unlabelled: Mapping[str, list[float]]
     ) -> set[str]:
-        """The unlabelled tasks of a batch that are trained on, by the curves of its tasks."""
+        """Return the unlabelled tasks of a batch that are trained, by the curves of its tasks."""
         candidates = {name: curve for name, curve in sorted(unlabelled.items()) if len(curve) > self.visits}
         chosen = {name: state["unlabelled"][name] for name in state["chosen"]}
         references = [*({**state["labelled"], **labelled}).values(), *chosen.values()]
@@ -136,7 +139,7 @@ class SimilarCurves(StatefulComponent):
         return {names[row] for row in (*first.tolist(), *np.flatnonzero(similar >= self.at_least).tolist())}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """The curves with the visits of an iteration, and which unlabelled tasks are references now."""
+        """Return the curves with the visits of an iteration, and the unlabelled tasks that are now references."""
         rows = Rows(closed.batch, "draw")
         if not len(rows) or not closed.batch.has("pass_rate", "draw"):
             return state
@@ -150,7 +153,7 @@ class SimilarCurves(StatefulComponent):
             strict=True,
         )
         for name, own, rate, scored in columns:
-            if name in seen or rate != rate:  # noqa: PLR0124 - NaN: no rollout of it had a score
+            if name in seen or rate != rate:  # noqa: PLR0124 - NaN: none of its rollouts has a score
                 continue
             seen.add(name)
             curves = following["labelled" if own else "unlabelled"]
@@ -161,7 +164,7 @@ class SimilarCurves(StatefulComponent):
 
 
 def _majority(rows: Rows) -> NDArray[np.float64]:
-    """1 for the answer that most rollouts of a group give, where there is one, else 0."""
+    """Return 1 for the answer that most rollouts of a group give, otherwise 0; 0 for all answers on a tie."""
     groups = rows.keys("group_id")
     votes = cluster_votes(rows.keys("answer_cluster"), groups, parsed=rows.flags("answer_parsed"))
     most = np.zeros(int(groups.max(initial=0)) + 1)
@@ -171,18 +174,18 @@ def _majority(rows: Rows) -> NDArray[np.float64]:
 
 
 def _any(flags: NDArray[np.bool_], place: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return whether one of each group's flags is set."""
+    """Return for each group whether any of its flags is set."""
     found: NDArray[np.bool_] = np.bincount(place, flags) > 0
     return found
 
 
 def _standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Curves less their mean, over their deviation; zero where a curve does not move."""
+    """Return curves minus their mean, divided by their standard deviation; zero for constant curves."""
     return np.asarray((rows - rows.mean(axis=1, keepdims=True)) / (rows.std(axis=1, keepdims=True) + 1e-8))
 
 
 def _directions(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rows of length 1; zero where a row is."""
+    """Return rows scaled to length 1; rows of zeros stay zero."""
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-8))
 
 

@@ -1,22 +1,24 @@
 """Tree-GRPO: grow groups as trees that branch after random turns, and compare within trees (arXiv:2509.21240).
 
-Each prompt has 2 trees that begin as chains, and 2 new branches leave each at random turns: 6 rollouts for the price of
-fewer (`TreeExpansion`). Credit is the sum of two group-relative advantages, in the prompt and in the tree; the loss has
-0.001 of the KL to a reference.
+Each prompt has 2 trees that begin as chains, and 2 new branches leave each tree at random turns. The 6 rollouts cost
+less than 6 independent ones, because branches share turns (`TreeExpansion`). Credit is the sum of two group-relative
+advantages, one over the rollouts of the prompt and one over those of the tree. The loss has 0.001 of the KL to a
+reference.
 
 Equations:
     Read: the public code and the abstract; the paper's text was not read.
 
-    - C1, inter-tree advantage: the first `GroupRelative`; the code leaves a group of one as it is, `singleton="raw"`.
+    - C1, inter-tree advantage: the first `GroupRelative`; in the code a group of one keeps its reward,
+      `singleton="raw"`.
     - C2, intra-tree advantage of C1: an option, `GroupRelative(column="advantage", group_by="group_id,tree",
-      singleton="raw")` as the second one: the code compares twice, so that the outer level drops out.
+      singleton="raw")` as the second one. The code normalises the result of C1 again, so the outer level cancels.
     - A1, both levels: the sum of two `GroupRelative`.
     - C3, tree: `TreeExpansion`.
     - C4, loss: `Policy(kl=KL(0.001))`, clip range 0.2.
 
 Differs:
     - Levels: the abstract has both side by side, as here; in the code only the inner one is left.
-    - Group of one: kept as it is in the code; the mean of one is its own value, so that it has 0 here.
+    - Group of one: it keeps its value in the code; here it gets 0, because the mean of one value is the value itself.
     - Format rewards: left out: they belong to the environment.
 
 Needs: the model reference.
@@ -38,18 +40,18 @@ from agentrl_core.rollout import Branch, Group, Position, Rollout
 
 @dataclass(frozen=True)
 class TreeExpansion(Rollout):
-    """Some trees that begin as chains and are expanded at random turns (Tree-GRPO, arXiv:2509.21240).
+    """Start trees as chains, and expand them at random turns (Tree-GRPO, arXiv:2509.21240).
 
-    `trees` branches run from the prompt to their end. Then, `rounds` times, `expansions` of the nodes of each tree are
-    drawn, all with the same chance and none twice in a round, and a new branch leaves behind each and runs to its end.
-    A node is a whole turn, with its answer, that another one follows; the prompt is the first node of each tree. So a
-    group has `trees * (rounds * expansions + 1)` branches, or fewer where a tree has fewer nodes than are drawn. The
-    key `tree` is the tree of each branch.
+    `trees` branches run from the prompt to their ends. In each of `rounds` rounds, `expansions` nodes of each tree are
+    drawn with equal probability, none twice. A new branch leaves after each drawn node and runs to its end. A node is
+    the prompt, or a complete turn, with its observation, that another turn follows. So a group has
+    `trees * (rounds * expansions + 1)` branches, or fewer if a tree has fewer nodes than are to be drawn. The key
+    `tree` is the tree of each branch.
 
     Args:
-        trees: of a group, M.
-        rounds: of expansion, L.
-        expansions: of each tree in a round, N.
+        trees: M, number of trees of a group.
+        rounds: L, number of rounds of expansion.
+        expansions: N, number of expansions of each tree in a round.
 
     Example:
         >>> from agentrl_core.recipes.tree_grpo import TreeExpansion
@@ -64,12 +66,12 @@ class TreeExpansion(Rollout):
     expansions: int = option(3, at_least=1)
 
     def final_group_size(self, group_size: int) -> int:
-        """`trees * (rounds * expansions + 1)`; `group_size` is not used."""
+        """Return `trees * (rounds * expansions + 1)`; `group_size` is not used."""
         del group_size
         return self.trees * (self.rounds * self.expansions + 1)
 
     async def group(self, group: Group) -> None:
-        """Chains, then rounds of expansion."""
+        """Run the chains, then the rounds of expansion."""
         trees = [[group.start(facts={"tree": str(number)})] for number in range(self.trees)]
         await group.run([branch for tree in trees for branch in tree])
         for number in range(self.rounds):
@@ -78,7 +80,7 @@ class TreeExpansion(Rollout):
             trees = [[*tree, *branches] for tree, branches in zip(trees, grown, strict=True)]
 
     def _expanded(self, group: Group, tree: list[Branch], name: str) -> list[Branch]:
-        """New branches of one tree."""
+        """Fork new branches of one tree at random nodes, and return them."""
         nodes = [node for branch in tree for node in _nodes(branch)]
         by_chance = sorted(range(len(nodes)), key=lambda row: group.uniform("node", name, row))
         chosen = [nodes[row] for row in sorted(by_chance[: self.expansions])]
@@ -86,7 +88,7 @@ class TreeExpansion(Rollout):
 
 
 def _nodes(branch: Branch) -> list[tuple[Branch, Position]]:
-    """The places where a branch can be left: before each own turn, and before those of its forks after the first."""
+    """Return the positions at which to fork a branch: before each of its own turns, except the first of a fork."""
     inherited = 0 if branch.parent is None else branch.key[-2]
     own = [turn for turn in branch.turns if turn.begin.tokens >= inherited]
     return [(branch, turn.begin) for turn in own[0 if branch.parent is None else 1 :]]

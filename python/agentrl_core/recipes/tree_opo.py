@@ -1,25 +1,25 @@
-"""Tree-OPO: a student finishes what a teacher's search began (arXiv:2509.09284).
+"""Tree-OPO: let a student complete prefixes of a teacher's searches (arXiv:2509.09284).
 
-The teacher's searches are groups of an earlier run. A student's group of a task starts each branch after another of
-the turns that the teacher tried, some near the end and some near the beginning: an easy and a hard task in one group.
-So an answer counts as much as it is better than where it started:
+The teacher's searches are groups of an earlier run. Each branch of a student's group starts after a different turn that
+the teacher tried for the task. Some turns are near the end and some near the beginning, so one group has easy and hard
+starts. The advantage therefore measures by how much an answer is better than its start:
 
     a = r - alpha V(prefix),    A = a - mean(a)
 
-with V the mean reward of the teacher's branches through the prefix, or with `value="best"` the largest. Prefixes are
-not trained. This is the heuristic form of the paper's staged advantage estimation. Its other form, which projects
-rewards onto an order of the tree, is left out: without margins it is the centred reward for rewards of 0 and 1
-(`PrefixBaseline(alpha=0)`), and the sources differ about margins and the direction of the order.
+with V the mean reward of the teacher's branches through the prefix, or with `value="best"` the largest one. Prefixes
+are not trained. This is the heuristic form of the paper's staged advantage estimation. The second form, which projects
+rewards onto an order of the tree, is left out: without margins, and for rewards of 0 and 1, it is the centred reward
+(`PrefixBaseline(alpha=0)`), and the sources disagree about margins and the direction of the order.
 
 Equations:
     Read: notes of others; the paper's text was not read.
 
     - N1, staged group: `TeacherPrefixes`.
     - N2, advantage with a baseline of the prefix: `PrefixBaseline(alpha=0.5)`, not divided by a std.
-    - N3, value of a prefix: `SearchTree.value`; optimistic: `SearchTree.best`; pessimistic is left out, as the paper
-      finds the mean best.
-    - N4, projection: left out: as above.
-    - N5, order: left out: as above.
+    - N3, value of a prefix: `SearchTree.value`; optimistic: `SearchTree.best`; the pessimistic value is left out,
+      because the paper finds the mean best.
+    - N4, projection: left out: see above.
+    - N5, order: left out: see above.
     - N6, ratio to the teacher: left out: an option; prefixes have no loss here.
 
 Differs:
@@ -50,15 +50,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TeacherPrefixes(Rollout):
-    """Starts the branches of a group after turns of a stored search of the same task.
+    """Start the branches of a group after turns of a stored search of the same task.
 
-    The places are the beginning and all turns of the search that did not end their episode, as far as their value is
-    known. As many as the group is large are drawn by chance, none twice before each was drawn once. A task that no
-    closed iteration of the store has starts at the prompt, with a warning: all branches are then alike, as in GRPO.
+    Possible starts are the prompt, and all turns of the search that did not end their episode and have a known value.
+    Each branch gets a random start; no start is used twice before all were used once. If no closed iteration of the
+    store has the task, all branches start at the prompt, as in GRPO, with a warning.
 
     Args:
-        teacher: the folder of the store with the searches; empty: none.
-        value: what a place is worth by the branches through it: `mean` of their rewards, or the largest (`best`).
+        teacher: folder of the store with the searches; empty: none.
+        value: value of a start: the `mean` of the rewards of the branches through it, or the largest (`best`).
 
     Example:
         >>> from agentrl_core.recipes.tree_opo import TeacherPrefixes
@@ -72,7 +72,7 @@ class TeacherPrefixes(Rollout):
     value: Literal["mean", "best"] = "mean"
 
     async def group(self, group: Group) -> None:
-        """Branches after places of the search, each to its end."""
+        """Run branches to their ends, each from a start in the search."""
         found = StoredSearches(self.teacher).find(group.task.task_id)
         if found is None:
             warnings.warn(
@@ -101,12 +101,12 @@ class TeacherPrefixes(Rollout):
 
 @dataclass(frozen=True)
 class PrefixBaseline(BatchComponent):
-    """How much better than the place that a draw starts at, against the others of its group.
+    """Compare the draws of a group by how much each one is better than its start.
 
         a = score - alpha * prefix_value,   advantage = a - mean(a)
 
     Args:
-        alpha: how much of the value counts.
+        alpha: factor of the value of the prefix.
 
     Raises:
         RecipeError: an option is out of range.

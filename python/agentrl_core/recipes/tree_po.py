@@ -1,33 +1,35 @@
-"""TreePO: rollouts that split at every segment, and credit among all that share a prefix (arXiv:2508.17445).
+"""TreePO: split rollouts at every segment, and compare all that share a prefix (arXiv:2508.17445).
 
-Branches split at the end of each 512 tokens until there are 16 (`SegmentTree`). A branch is compared with all that go
-through each of its ancestors, the prompt included, and the differences are averaged:
+Branches split after every 512 tokens until there are 16 (`SegmentTree`). A branch is compared with all branches through
+each of its ancestors, including the prompt, and the differences are averaged:
 
     a = mean over j of (R - mean of R below node j),   A = a / std(a over the tokens of the batch)
 
-The public code whitens, which takes off the mean of a as well: `GroupRelative(center="mean")` as the last link.
+The public code whitens, so it also subtracts the mean of a: use `GroupRelative(center="mean")` as the last link of the
+advantage chain.
 
 Equations:
     Read: the paper's sections 2.2 to 4.2 and the public code.
 
-    - 1, objective: `Policy`, clip ranges 0.2 and 0.28, mean over tokens; `DynamicSampling` replaces groups without a
-      difference.
+    - 1, objective: `Policy`, clip ranges 0.2 and 0.28, mean over tokens; `DynamicSampling` replaces groups with equal
+      scores.
     - 5, advantage: `TreeRelative(kind="ancestors")`, the plain mean over depths, and `GroupRelative(center="none")`.
     - 6, advantage weighted by the number of leaves: left out: an option, `TreeRelative(weighting="group_size")`; the
       paper finds the plain mean better.
     - 7, rejection of subgroups: left out: an option, `drop_constant=True`; the paper finds that it hurts.
     - C1, advantage in a subtree: `TreeRelative(kind="ancestors")`.
-    - C2, subtrees that count: `TreeRelative`, those of more than one leaf; a group of one keeps its score.
-    - C4, whitening: an option, as above.
+    - C2, subtrees that count: `TreeRelative`, those with more than one leaf; a group of one keeps its score.
+    - C4, whitening: an option, see above.
     - C5, loss: `Policy`, with the dual clip of 10 of the training script.
 
 Differs:
-    - Overlong penalty: left out: the script has it, the paper not; for 14 segments of 512 tokens it is
+    - Overlong penalty: left out: the script has it, the paper does not; for 14 segments of 512 tokens it is
       `LengthPenalty(free=6656, full_at=7168, at_most=1.0)`.
-    - Branches at the root: 2 to 8 in the script, drawn by chance; 1 here, and 2 at the end of each segment, which is
-      the paper's other setting ("fixed").
-    - Budget of branches that ended: the paper gives it to the others of the depth evenly; here each branch becomes two.
-    - Early stop: left out: the paper ends branches that repeat themselves; an environment or `stop` may.
+    - Branches at the root: 2 to 8 in the script, at random. Here there is 1, and each branch becomes 2 at the end of a
+      segment, which is the second setting of the paper ("fixed").
+    - Budget of branches that ended: the paper gives it evenly to the remaining branches of the depth; here each branch
+      becomes two.
+    - Early stop: left out: the paper ends branches that repeat themselves; an environment or `stop` can do this.
     - Fallback: from ended branches with an answer in the paper; from the end of any segment here.
 """
 
@@ -45,18 +47,18 @@ from agentrl_core.select import DynamicSampling
 
 @dataclass(frozen=True)
 class SegmentTree(BudgetedRollout):
-    """Branches split at the end of each segment of `tokens` tokens, until the group is full (TreePO, arXiv:2508.17445).
+    """Split branches after each segment of `tokens` tokens, until the group is full (TreePO, arXiv:2508.17445).
 
-    A group starts with `initial` branches. Side by side each generates a segment: `tokens` tokens, or fewer where its
-    action ends; the environment answers an action that ended. Then every branch that goes on becomes `ways` branches,
-    in their order, as long as the group has fewer than `budget`. If all have ended before it has, one more leaves at
-    the end of an earlier segment, drawn by chance (the fallback); if there is none, at the prompt.
+    A group starts with `initial` branches. All branches generate a segment concurrently: `tokens` tokens, or fewer if
+    the action ends. The environment responds to an action that ended. Then each running branch becomes `ways` branches,
+    in order, as long as the group has fewer than `budget`. If all branches have ended before that, one more starts at
+    the end of a random earlier segment (the fallback), or at the prompt if there is none.
 
     Args:
-        budget: branches of a group in the end. It takes the place of the collector's `group_size`.
+        budget: final number of branches of a group. It replaces the collector's `group_size`.
         initial: branches that start at the prompt.
-        tokens: of a segment.
-        ways: what becomes of a branch.
+        tokens: length of a segment, in tokens.
+        ways: number of branches that one branch becomes.
 
     Raises:
         RecipeError: an option is out of range.
@@ -72,7 +74,7 @@ class SegmentTree(BudgetedRollout):
     ways: int = option(2, at_least=2)
 
     async def group(self, group: Group) -> None:
-        """Segments side by side; then splits."""
+        """Run one segment of all branches concurrently, then split the running ones; repeat."""
         live = group.start_many(self.initial)
         ends: list[tuple[Branch, Position]] = []
         while live:
@@ -86,14 +88,14 @@ class SegmentTree(BudgetedRollout):
                 live = [self._fallback(group, ends)]
 
     async def _segment(self, branch: Branch) -> None:
-        """Some tokens, and the answer to the action that they end."""
+        """Generate one segment, and submit the action if it ended."""
         segment = await branch.generate(max_tokens=self.tokens)
         whole = segment is None or segment.finish_reason == "stop" or len(segment.tokens) < self.tokens
         if whole and not branch.over:
             await branch.submit()
 
     def _fallback(self, group: Group, ends: list[tuple[Branch, Position]]) -> Branch:
-        """One more branch, where none goes on."""
+        """Return one more branch, after all branches have ended."""
         if not ends:
             return group.start()
         branch, place = ends[int(group.uniform("fallback", group.count) * len(ends))]

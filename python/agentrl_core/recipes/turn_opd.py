@@ -1,41 +1,42 @@
-"""TurnOPD: distil a teacher over turns: as many as have something to teach, and in the end all weighed alike.
+"""TurnOPD: distil a teacher over an adaptive number of turns, and move to equal weights for all turns.
 
-Two budgets of on-policy distillation over long trajectories (arXiv:2607.05804). How deep a rollout goes follows full
-rollouts, every eighth iteration and the first three: with K_t the mean reverse KL of turn t = 0, 1, ... and n_t the
-trajectories that have it,
+It sets two budgets of on-policy distillation over long trajectories (arXiv:2607.05804): the number of turns and the
+weight of each turn. Every eighth iteration and the first three have full rollouts, from which the depth follows. With
+K_t the mean reverse KL of turn t = 0, 1, ... and n_t the number of trajectories that have this turn,
 
     m_t = max(K_t, 0) n_t / n_0,   H_eff = round(sum of t m_t / sum of m_t)
-    H_cov = the smallest H that 80 % of the successful trajectories end by (at least 8 of them, else as before)
+    H_cov = the smallest H by which 80 % of the successful trajectories end (at least 8 of them, else as before)
     H <- 0.7 H + 0.3 max(H_eff, H_cov),   limit = clip(round(H) + 1, 2, 50) turns
 
-And the weight of a token goes from its share of the trajectory's tokens to an equal share of every turn:
+The weight of a token changes from its share of the trajectory's tokens to an equal share for every turn:
 
     w = (1 - a) / N + a / (T n),   a from 0 to 1 over the run
     L = mean over trajectories of the sum over tokens of w KL(p || q)
 
-N: tokens of the trajectory; T: its turns; n: tokens of the token's turn. Annotate before the credit; the limit reads
-`teacher_logprob`:
+N: tokens of the trajectory; T: its turns; n: tokens of the token's turn. Annotate the batch before its credit is
+computed; the limit reads `teacher_logprob`:
 
     batch = arl.annotate(batch, "teacher_logprob", teacher, top_k=64)
 
 Needs: a model `teacher` with the policy's tokenizer.
 
 Equations:
-    Read: the abstract, and two notes with the formulas and settings of the paper; its text was not read, and no code is
-    public.
+    Read: the abstract, and two notes with the formulas and settings of the paper; the paper's text was not read, and no
+    code is public.
 
     - N1, distillation: `Divergence("sequence_mean", beta=1.0)`.
-    - N2, supervision mass: `AdaptiveDepth.next`, of `teacher_logprob` and `behaviour_logprob`.
+    - N2, supervision mass: `AdaptiveDepth.next`, from `teacher_logprob` and `behaviour_logprob`.
     - N3, coverage: `AdaptiveDepth(coverage=0.8, successes=8)`.
     - N4, smoothed depth: `AdaptiveDepth(mix=0.3, at_least=2, turns=50)`.
     - N5, blended weights: `TurnBalanced`.
 
 Differs:
-    - K_t: of the whole distributions in the paper; here the mean of log p - log q of the sampled tokens, its estimate.
-    - Support: 64 likeliest tokens of the teacher and a bin for the others here; the whole vocabulary in the notes, an
-      option: `Divergence("sequence_mean", beta=1.0, support="vocabulary")`.
-    - First depth: not stated; that of the first full rollouts. No limit before 8 successes were seen.
-    - Blend: from 0 to 1 over 100 iterations; the notes have a window of the run, without its ends.
+    - K_t: over whole distributions in the paper; here its estimate, the mean of log p - log q of the sampled tokens.
+    - Support: here the 64 most likely tokens of the teacher and one bin for all other tokens; in the notes the whole
+      vocabulary, an option: `Divergence("sequence_mean", beta=1.0, support="vocabulary")`.
+    - First depth: not stated; here the depth of the first full rollouts. There is no limit before an iteration has 8
+      successes.
+    - Blend: from 0 to 1 over 100 iterations; the notes have a window of the run, but do not give its ends.
     - Floor of survivors: named in a note without a number; none here.
 """
 
@@ -70,17 +71,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AdaptiveDepth(Rollout, Stateful):
-    """Limit the turns of a trajectory by what full rollouts had to teach, and by how long their successes were.
+    """Limit turns by where full rollouts diverge from the teacher, and by the length of the successful ones.
 
-    A trajectory that is not over at its limit is truncated, and keeps its rewards so far. Iterations with full rollouts
-    have no limit, and only they change it. Evaluation has none.
+    A trajectory that reaches the limit before its end is truncated, and keeps its rewards so far. Iterations with full
+    rollouts have no limit, and only they change it. Evaluation has no limit.
 
     Args:
-        warm_up: iterations with full rollouts at first.
-        every: afterwards full rollouts in iterations that are multiples of it.
-        coverage: share of the successes that the limit leaves whole.
-        successes: fewest successes that change their part of the limit.
-        mix: share of the newest depth.
+        warm_up: number of first iterations with full rollouts.
+        every: afterwards, iterations that are multiples of it have full rollouts.
+        coverage: share of the successes that the limit does not cut.
+        successes: smallest number of successes that updates their part of the limit.
+        mix: weight of the newest depth.
         at_least: smallest limit.
         turns: largest limit.
 
@@ -104,14 +105,14 @@ class AdaptiveDepth(Rollout, Stateful):
     turns: int = option(50, at_least=1)
 
     def limit(self, iteration: int, state: Mapping[str, float | None]) -> int | None:
-        """The most turns of a trajectory, or None: full rollouts. Iterations count from 0."""
+        """Return the largest number of turns of a trajectory, or None for full rollouts. Iterations count from 0."""
         depth = state["depth"]
         if iteration < self.warm_up or iteration % self.every == 0 or depth is None:
             return None
         return min(max(round(depth) + 1, self.at_least), self.turns)
 
     async def branch(self, branch: Branch) -> None:
-        """Turns until it is over or at its limit."""
+        """Run turns until the branch is over or reaches its limit."""
         group = branch.group
         state = group.state.get(f"rollout[0].{type(self).__name__}") or self.initial_state()
         limit = self.limit(group.key[0], state) if group.mode == "train" else None
@@ -122,11 +123,11 @@ class AdaptiveDepth(Rollout, Stateful):
             await branch.turn()
 
     def initial_state(self) -> State:
-        """Nothing was measured."""
+        """Return the state without measurements."""
         return {"covered": None, "depth": None}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """The depth after an iteration; it moves after full rollouts alone."""
+        """Return the depth after an iteration; it only moves after full rollouts."""
         if self.limit(closed.iteration, state) is not None or not closed.batch.num_draws:
             return dict(state)
         draws = Rows(closed.batch, "draw")
@@ -142,7 +143,7 @@ class AdaptiveDepth(Rollout, Stateful):
         return {"covered": covered, "depth": depth}
 
     def taught(self, batch: Batch) -> int:
-        """H_eff: the mean turn, from 0, weighed by what there is to learn at it.
+        """Return H_eff, the mean turn number, from 0, weighted by the divergence from the teacher at each turn.
 
         Raises:
             RecipeError: the batch has no log-probs of the teacher.
@@ -167,13 +168,14 @@ class AdaptiveDepth(Rollout, Stateful):
 
 @dataclass(frozen=True)
 class TurnBalanced(BatchComponent):
-    """Weigh the turns of a trajectory more alike: kl_weight *= (1 - share) + share N / (T n).
+    """Balance the weights of a trajectory's turns: kl_weight *= (1 - share) + share N / (T n).
 
-    N: trained tokens of the draw; T: its steps with some; n: those of the step. The weights of a draw add up to the
-    same, so with `sequence_mean` share 0 is the mean over its tokens and share 1 the mean over its steps.
+    N: trained tokens of the draw; T: its steps with trained tokens; n: trained tokens of the step. The sum of a draw's
+    weights does not change. With `sequence_mean`, share 0 is the mean over its tokens, and share 1 the mean over its
+    steps.
 
     Args:
-        share: how far.
+        share: degree of balancing: 0 keeps all weights, 1 gives all steps the same total weight.
 
     Raises:
         RecipeError: an option is out of range.
@@ -190,7 +192,7 @@ class TurnBalanced(BatchComponent):
     share: float = option(1.0, at_least=0, at_most=1)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `kl_weight`, the factor of a divergence, on tokens."""
+        """Return `batch` with a changed token column `kl_weight`, the factor of a divergence."""
         rows = Rows(batch, "step")
         own, draws = rows.trained, rows.draws
         whole, steps = (sum_rows(each, draws, batch.num_draws)[draws] for each in (own, (own > 0).astype(np.float64)))

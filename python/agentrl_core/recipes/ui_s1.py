@@ -1,39 +1,42 @@
-"""UI-S1: multi-turn signal from recorded trajectories of experts, without a live environment (arXiv:2509.11543).
+"""UI-S1: train multi-turn agents on recorded trajectories of experts, without a live environment (arXiv:2509.11543).
 
-A rollout answers the expert's observations; `matched` (step column, 0 or 1) marks steps that equal the expert's.
-The return of a step adds up what follows, discounted by 0.5, up to and with the first step that did not match. A step
-is compared with the same step of the other rollouts, and the trajectory with its group:
+A rollout acts on the expert's observations; `matched` (step column, 0 or 1) marks steps that equal the expert's step.
+The return of a step sums its own and later rewards, discounted by 0.5, up to and including the first step that did
+not match. A step is compared with the same step of the other rollouts, and the trajectory with its group:
 
     A = (G_t - mean) / (std + 1e-6) over the group's steps t  +  (R - mean) / (std + 1e-6) over the group
 
-Groups whose first returns hardly vary (population standard deviation of at most 0.3) are left out, but for those of a
-single rollout. In the public code such groups are replaced during collection; admission knows scores only, so here they
-leave the batch. Its mode `mean_norm` has `scale="none"` in both links; its episode part compares the rewards of all
-steps instead of the trajectories' scores: `GroupRelative(column="reward", level="step", singleton="raw")` in the place
-of the first link. A rollout goes along an expert's trajectory (`ExpertSpine`): if it does something else, its
-history is patched with what the expert did, twice at most, and then it ends. The environment answers every action with
-what the expert saw next. Patches are the expert's action alone (`thought_free`); those with a thought beside it are not
-here.
+Groups whose first returns hardly vary (population standard deviation of at most 0.3) are masked, except groups of a
+single rollout. The public code replaces such groups during collection; here admission only reads scores, so the
+groups are masked in the batch. The code's mode `mean_norm` has `scale="none"` in both links. The code's episode part
+compares the rewards of all steps instead of the trajectories' scores: use
+`GroupRelative(column="reward", level="step", singleton="raw")` in place of the first link.
+
+A rollout follows an expert's trajectory (`ExpertSpine`). If an action differs, the expert's action replaces it in the
+history (a patch), at most twice; the next mistake ends the rollout. The environment answers every action with the
+expert's next observation. A patch is the expert's action alone (`thought_free`); patches that add a thought are not
+supported.
 
 Equations:
     Read: the paper's sections 3.2 to 3.4 and the public code.
 
     - 7, semi-online step: `ExpertSpine`.
     - T1, patch: `ExpertSpine(patches=2)`, the expert's action alone.
-    - 8, reward: left out: it belongs to the environment, which knows format, type and place of an action.
+    - 8, reward: left out: it belongs to the environment, which can check format, type and position of an action.
     - 9, return: `MatchedReturns(gamma=0.5)`.
     - 10, step advantage: the second `GroupRelative`.
     - 11, episode advantage: the first `GroupRelative`, of the scores of trajectories, which are their total returns.
     - 12, advantage: the sum of both, with omega 1.
     - 13, objective: `Policy(kl=KL(1e-4))`, mean over tokens.
-    - P1, dynamic sampling: `GroupFilter(band=Band(std_above=0.3))`, of the returns of first steps.
-    - C1, return in the code: `MatchedReturns(with_mismatch=False)`: a mismatch gives nothing to earlier steps.
+    - P1, dynamic sampling: `GroupFilter(band=Band(std_above=0.3))`, on the returns of first steps.
+    - C1, return in the code: `MatchedReturns(with_mismatch=False)`: earlier steps do not get the reward of a
+      mismatch.
     - C2, episode advantage in the code: an option, `GroupRelative(column="reward", level="step", singleton="raw")`.
 
 Differs:
-    - Regeneration of groups: left out, the code samples until a group varies enough; here it leaves the batch.
+    - Regeneration of groups: left out; the code samples until a group varies enough; here the group is masked.
     - Patches with a thought beside the action: left out, they need another model.
-    - Clip range: not seen; 0.2 here.
+    - Clip range: not found in the sources; 0.2 here.
 """
 
 from __future__ import annotations
@@ -59,17 +62,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MatchedReturns(BatchComponent):
-    """Return of each step, as long as the rollout did what the expert did.
+    """Compute the return of each step, up to the first step that does not match the expert.
 
-        matched_return = G_t = r_t + gamma * G_{t+1} where step t matched, else r_t
+        matched_return = G_t = r_t + gamma * G_{t+1} if step t matched, else r_t
 
-    So the reward of the first mismatch is the last that counts; in the public code it counts for its own step alone.
+    So the reward of the first mismatch is the last that counts; in the public code it only counts for its own step.
 
-    `first_return` of a draw is G of its first step, by which groups are filtered. A step that was paid nothing has r =
-    0.
+    The draw column `first_return` is G of the first step; groups are filtered by it. If a step has no reward, r = 0.
 
     Args:
-        column: what each step was paid.
+        column: step column of the rewards.
         matched: step column of 0 and 1.
         gamma: discount, 0 to 1.
         with_mismatch: whether the reward of the first mismatch counts for the steps before it.
@@ -101,22 +103,22 @@ class MatchedReturns(BatchComponent):
             ends |= ~np.append(matched[1:], False)[: len(rows)]
         to_come = returns.discounted(rewards, rows.draws, gamma=self.gamma, ends=ends)
         first = np.full(len(draws), np.nan)
-        first[rows.draws[::-1]] = to_come[::-1]  # of the steps of a draw, the first one stays
+        first[rows.draws[::-1]] = to_come[::-1]  # in reverse order, so the first step of a draw is kept
         batch = rows.write(matched_return=to_come)
         return Rows(batch, "draw").write(first_return=first)
 
 
 @dataclass(frozen=True)
 class ExpertSpine(Rollout):
-    """Trajectories along an expert's, which go on in spite of some mistakes.
+    """Roll out along an expert's trajectory, and continue after a limited number of mistakes.
 
-    A step that is not the expert's (fact `matched`) stays as it is and is trained, and
-    in the context of the next one stands what the expert did, `Task.solution`. The mistake after the last patch ends
-    the trajectory.
+    A step that differs from the expert's step (fact `matched` is 0) is trained as it was sampled. In the context of
+    later steps, the expert's action from `Task.solution` replaces it. The mistake after the last patch ends the
+    trajectory.
 
     Args:
-        patches: of a trajectory, at most; None: any number.
-        matched: the fact.
+        patches: largest number of replaced actions of a trajectory; None: any number.
+        matched: name of the fact.
 
     Raises:
         RecipeError: an option is out of range.
@@ -131,7 +133,7 @@ class ExpertSpine(Rollout):
     matched: str = option("matched", filled=True)
 
     async def branch(self, branch: Branch) -> None:
-        """Turn by turn, each behind what the expert did where it did something else."""
+        """Run turns; after a mistake, replace the action by the expert's action in the context."""
         patched: set[int] = set()
         while not branch.over:
             turn = await branch.turn()
@@ -146,7 +148,7 @@ class ExpertSpine(Rollout):
                 await branch.rewrite(self.context(branch, patched))
 
     def context(self, branch: Branch, patched: set[int]) -> list[Content | Turn]:
-        """The history, in which some turns are the expert's."""
+        """Return the history, with the expert's actions in the patched turns."""
         solution = branch.group.task.solution
         context: list[Content | Turn] = list(branch.prompt_messages)
         for turn in branch.turns:

@@ -1,17 +1,17 @@
 """URPO: one model answers tasks and grades answers, in one loop (arXiv:2507.17515).
 
-Three kinds of tasks, by their domain, in one batch:
+A batch contains three kinds of tasks, by their domain:
 
-    open        G answers; the same model, asked apart and not trained, scores them all; the scores are the rewards
-    preference  a question with N candidates whose order is known: an answer is N scores, paid by Kendall's tau of the
-                two orders (of two: 1 or 0), 0 if it has not N numbers
-    any other   the environment pays
+    open        G answers; the same model, queried separately and not trained, scores them all; scores are the rewards
+    preference  a question with N candidates whose order is known: an answer is N scores, rewarded by Kendall's tau of
+                the two orders (for two candidates 1 or 0), 0 if it does not have N numbers
+    any other   the environment returns the reward
 
-Open tasks wait until the referee is good enough: they get no rollouts before the moving average of the share of pairs
-that it orders rightly has reached 0.7 (the paper has a warm-up of unknown length; this is chosen here).
+Open tasks wait until the referee is good enough. They get no rollouts until the moving average of the share of pairs
+that it orders correctly has reached 0.7 (the paper has a warm-up of unknown length; this rule is our choice).
 Advantages are GRPO's within each group.
 
-Needs, of preference tasks: `Task.payload`, a table whose `ranks` has a number for each candidate, larger for a better
+Needs, for preference tasks: `Task.payload`, a table whose `ranks` has a number for each candidate, larger for a better
 one.
 
 Equations:
@@ -19,12 +19,12 @@ Equations:
 
     - N1, verifiable data: the environment's reward.
     - N2, preference data: `PlayerReferee`, Kendall's tau of the scores and the known order.
-    - N3, open-ended data: `PlayerReferee`; the referee's answer is not trained. If it does not have a score for each
+    - N3, open-ended data: `PlayerReferee`; the referee's response is not trained. If it does not have a score for each
       answer, the group has no scores.
     - N4, one loop: `GroupRelative` in each group, and one `Policy` over the batch.
 
 Differs:
-    - Warm-up of the referee: of unknown length in the paper; here open tasks wait for its average.
+    - Warm-up of the referee: of unknown length in the paper; here open tasks wait for the referee's moving average.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 @dataclass(frozen=True)
 class PlayerReferee(TextMemory):
-    """Answers that their own model scores, scores that are paid by a known order, and answers as ever.
+    """Roll out three kinds of tasks: open tasks that the model scores itself, preference tasks, and all other tasks.
 
-    The draw column `ordered` is the share of pairs that scores of candidates order rightly, and -1 for all else.
+    The draw column `ordered` is the share of candidate pairs that an answer orders correctly, and -1 for all other
+    draws.
 
     Args:
-        opened_at: the average of `ordered` at which open tasks begin.
-        momentum: of that average, at least 0 and below 1.
-        question: what the referee is asked: `{question}` and the numbered `{answers}`.
+        opened_at: average of `ordered` at which open tasks start.
+        momentum: momentum of this average, at least 0 and below 1.
+        question: prompt template of the referee: `{question}` and the numbered `{answers}`.
 
     Raises:
         RecipeError: an option is out of range.
@@ -80,11 +81,11 @@ class PlayerReferee(TextMemory):
     )
 
     def initial_state(self) -> State:
-        """The referee has not been tried."""
+        """Return the state without an average."""
         return {"average": None}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """The average moves with the share of pairs that were ordered rightly in the iteration."""
+        """Return the average, moved towards the share of pairs that the iteration ordered correctly."""
         shares = Rows(closed.batch, "draw").values("ordered")
         shares = shares[shares >= 0.0]
         if not len(shares):
@@ -93,7 +94,7 @@ class PlayerReferee(TextMemory):
         return {"average": share if average is None else self.momentum * average + (1.0 - self.momentum) * share}
 
     async def group(self, group: Group) -> None:
-        """By the kind of the task."""
+        """Roll out a group according to the domain of its task."""
         if group.task.domain == "preference":
             await group.run(group.start_many(group.size, facts={"ordered": -1.0}), self.order)
         elif group.task.domain != "open":
@@ -102,7 +103,7 @@ class PlayerReferee(TextMemory):
             await self.answer(group)
 
     async def order(self, branch: Branch) -> None:
-        """Scores of candidates, paid by their order."""
+        """Generate scores of the candidates, and reward them by their agreement with the known order."""
         payload = branch.group.task.payload
         ranks = payload.get("ranks") if isinstance(payload, Mapping) else None
         if not ranks or len(ranks) < 2:
@@ -116,7 +117,7 @@ class PlayerReferee(TextMemory):
             branch.finish(reward=reward, success=share == 1.0, facts={"ordered": share})
 
     def judged(self, text: str, ranks: Sequence[float]) -> tuple[float, float]:
-        """Reward of the scores of candidates, and the share of pairs that they order correctly."""
+        """Return the reward of scores of candidates, and the share of pairs that they order correctly."""
         scores = self.scores(text, len(ranks))
         if scores is None:
             return 0.0, 0.0
@@ -126,12 +127,12 @@ class PlayerReferee(TextMemory):
         return reward, right / max(len(pairs), 1)
 
     def scores(self, text: str, count: int) -> list[float] | None:
-        """The scores in a text; None if they are not so many."""
+        """Return the scores in a text, or None unless it has exactly `count` of them."""
         found = [float(number) for number in _NUMBER.findall(text)]
         return found if len(found) == count else None
 
     async def answer(self, group: Group) -> None:
-        """Answers, and the referee's scores of all of them."""
+        """Generate answers, and reward them with the referee's scores."""
         branches = group.start_many(group.size, facts={"ordered": -1.0})
         await group.advance(branches)
         branches = [branch for branch in branches if not branch.over]

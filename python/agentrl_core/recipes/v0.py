@@ -1,27 +1,27 @@
 """V0: a value model that reads the policy's own results sets the number of rollouts of each task (arXiv:2602.03584).
 
-A frozen model predicts the success rate p of the policy on a question it was never asked, from results on other
-questions. The value model itself, the paper's main contribution, is left out: it is trained before the RL, on results
-of many policies. Its predictions enter by `collector.annotate_tasks("prior", predictions)` before each iteration, and
-each rollout of an iteration goes, one after the other, to the question whose utility it raises most:
+A frozen model predicts the success rate p of the policy on a question that the policy has not answered before, from
+results on other questions. The value model itself, the paper's main contribution, is left out: it is trained before the
+RL, on results of many policies. Its predictions enter by `collector.annotate_tasks("prior", predictions)` before each
+iteration. The rollouts of an iteration are allocated one by one, each to the question whose utility it raises most:
 
     U(B, p) = B (1 - p) (1 - (1 - p)^(B - 1)),
 
-the expected number of failures in B rollouts of which at least one succeeds: it stands for the size of GRPO's
-gradient. A question gets 2 to 128 rollouts. Then GRPO.
+which is the expected number of failures in B rollouts of which at least one succeeds, a proxy for the size of GRPO's
+gradient. A question gets 2 to 128 rollouts. The update is GRPO.
 
 Equations:
-    Read: notes on the paper, with its equations and a part of its appendix C, and the public code, which has no
-    budget. The paper's text was not read.
+    Read: notes on the paper, with its equations and a part of its appendix C, and the public code, which has no budget.
+    The paper's text was not read.
 
     - 1, posterior predictive: left out: the value model; its predictions are the task column `prior`.
     - 7, ranking loss: left out: it trains the value model.
-    - 8, training loss: left out: the same.
+    - 8, training loss: left out: it trains the value model too.
     - N1, utility of B rollouts: `GreedyAllocator("failures")`; equation 10 of the paper.
     - N2, allocation: `GreedyAllocator(low=2, high=128)`; equation 9.
 
 Differs:
-    - Optimizer steps a batch: not given; 1 here, so that the clip range does not act.
+    - Optimizer steps a batch: not stated; 1 here, so that the clip range does not act.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PoolColumn(Tracker):
-    """A number that the pool has of each task already, such as the success rate that a model expects.
+    """Read a number of each task from the pool, such as a success rate predicted by a model.
 
     Source: V0 arXiv:2602.03584 and V0.5 arXiv:2603.10848, whose value model annotates the pool.
 
@@ -63,15 +63,15 @@ class PoolColumn(Tracker):
     by: str = option(filled=True)
 
     def initial_state(self) -> State:
-        """Nothing."""
+        """Return an empty state."""
         return {}
 
-    def next(self, state: State, visits: TaskOutcomes) -> State:  # noqa: ARG002 - it learns nothing
-        """Nothing."""
+    def next(self, state: State, visits: TaskOutcomes) -> State:  # noqa: ARG002 - no update
+        """Return the state unchanged."""
         return state
 
-    def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:  # noqa: ARG002 - it remembers nothing
-        """The column."""
+    def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:  # noqa: ARG002 - no state
+        """Return the column's value of each candidate."""
         return candidates.column(self.by).astype(np.float64)
 
 

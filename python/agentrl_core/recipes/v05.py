@@ -1,24 +1,25 @@
-"""V0.5: a task is sampled until one more rollout would not pay, given what is known of it (arXiv:2603.10848).
+"""V0.5: sample a task until one more rollout is not worth its cost, given a prior of its value (arXiv:2603.10848).
 
-With k rewards of -1 and 1 so far, mean v and prior V, the distance is D2 = max(0, (v - V)^2 - 1/k), the mean has the
-weight w = D2 / (D2 + 1/k) in the baseline b = w v + (1 - w) V, whose risk is R(k) = w^2 / k + (1 - w)^2 D2. A task gets
-one more rollout while that would lower the risk by more than c = 1/256 (D2 as it is), from 4 rollouts on and up to 16.
-A = r - b. The paper's prior is the prediction of a frozen value model, whose training is left out:
-`UntilSure(model=...)` asks a model of the collector for it. Without one the prior is the task's success rate in the run
-so far as a reward, 2 p - 1, and 0 if the task is new. Rewards of 0 and 1: `variance=0.25`, here and in the baseline.
+A task has k rewards of -1 and 1 so far, with mean v, and a prior V. The squared distance between prior and true mean is
+estimated as D2 = max(0, (v - V)^2 - 1/k). The mean has the weight w = D2 / (D2 + 1/k) in the baseline b = w v + (1 - w)
+V, with risk R(k) = w^2 / k + (1 - w)^2 D2. After 4 rollouts a task gets one more while this lowers the risk by more
+than c = 1/256 (with D2 unchanged), up to 16. A = r - b. The paper's prior is the prediction of a frozen value model,
+whose training is left out: `UntilSure(model=...)` queries a model of the collector. Without a model the prior is the
+task's success rate p in the run so far, as a reward: 2 p - 1, or 0 for a new task. For rewards of 0 and 1, set
+`variance=0.25` here and in the baseline.
 
 Equations:
     Read: a review of the paper, notes by others, and a summary of the abstract. The paper's text was not read.
 
     - N1, baseline: `BaselineRelative(kind="shrunk")`.
-    - N2, error: `UntilSure.error`, at the best weight.
+    - N2, error: `UntilSure.error`, with the best weight.
     - N3, estimated bias and weight: `BaselineRelative(kind="shrunk")`, `UntilSure.gain`.
     - N4, one more rollout: `UntilSure`, from 4 to 16.
     - N5, advantage: `BaselineRelative`, without a std.
     - N6, objective: `Policy`.
 
 Differs:
-    - Prior: a value model's; the success rate so far unless `UntilSure` has a model.
+    - Prior: predicted by a value model in the paper; here the success rate so far, unless `UntilSure` has a model.
     - Clip ranges: not given; 0.2 here.
 """
 
@@ -41,15 +42,15 @@ from agentrl_core.rollout import Group, RolloutSpec, RoundResult, Rounds
 
 @dataclass(frozen=True)
 class UntilSure(Rounds):
-    """Samples a task until the next rollout is not worth its cost; the formula is that of the file.
+    """Sample a task until the next rollout is not worth its cost; the module has the formula.
 
     The draw column `prior` is V.
 
     Args:
-        at_most: the largest group.
-        cost: c, what a rollout has to lower the risk by.
-        variance: of one score: 1 for scores -1 and 1, 0.25 for 0 and 1.
-        model: the collector's model that predicts V from the prompt; empty: the success rate so far.
+        at_most: size of the largest group.
+        cost: c; a rollout has to lower the risk by more than this.
+        variance: variance of one score: 1 for scores -1 and 1, 0.25 for 0 and 1.
+        model: name of the collector's model that predicts V from the prompt; empty: V is the success rate so far.
 
     Raises:
         RecipeError: an option is out of range.
@@ -70,27 +71,27 @@ class UntilSure(Rounds):
 
     @property
     def queried_models(self) -> tuple[str, ...]:
-        """The value model."""
+        """The value model, if there is one."""
         return (self.model,) if self.model else ()
 
     def error(self, distance: float, count: int) -> float:
-        """Return the squared error of the baseline of so many rewards, at its best weight.
+        """Return the squared error of the baseline of `count` rewards, with the best weight.
 
         Args:
-            distance: D2, the squared distance of the prior from the true mean.
-            count: k.
+            distance: D2, the squared distance between the prior and the true mean.
+            count: k, the number of rewards.
         """
         noise = self.variance / count
         weight = distance / (distance + noise)
         return weight**2 * noise + (1.0 - weight) ** 2 * distance
 
     def gain(self, mean: float, prior: float, count: int) -> float:
-        """By how much one more rollout lowers the risk of the baseline."""
+        """Return by how much one more rollout lowers the risk of the baseline."""
         distance = max(0.0, (mean - prior) ** 2 - self.variance / count)
         return self.error(distance, count) - self.error(distance, count + 1)
 
     async def prior(self, group: Group) -> float:
-        """V of a task: what the model predicts, or its success rate so far, as a reward."""
+        """Return V of a task: the model's prediction, or the success rate so far as a reward."""
         if self.model:
             asked = group.start(role="helper")
             await asked.begin()
@@ -102,7 +103,7 @@ class UntilSure(Rounds):
         return float(2.0 * rate - 1.0 if self.variance == 1.0 else rate)
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
-        """One more, as long as it pays."""
+        """Return the first round, then one more rollout at a time while its gain is above the cost."""
         if not rounds:
             return replace(self.members, fact="prior", value=await self.prior(group))
         prior = float(rounds[0].branches[0].record.facts["prior"])

@@ -1,33 +1,33 @@
-"""VCPO: the variance of off-policy gradients is held down, by the baseline and by the step size (arXiv:2602.17616).
+"""VCPO: reduce the variance of off-policy gradients, by the baseline and by the step size (arXiv:2602.17616).
 
     w_i = product over the tokens of p_old / p_behaviour,   b = sum w^2 g^2 R / sum w^2 g^2 over the group
     L = - mean over draws of the mean over tokens of min(w, 8) (R - b) / std(R) log p
     rate of a step * sqrt(min(1, ESS / draws)),   ESS = (sum w)^2 / sum w^2
 
-g_i is the norm of the gradient of log p of a whole draw by the parameters, measured before the updates. There is no
-clip on the ratio. ESS reads w without its bound.
+g_i is the norm of the parameter gradient of log p of a whole draw, measured before the updates. There is no clip on the
+ratio. ESS uses w without its bound.
 
 Equations:
     Read: the public code and its README, which has the formulas; the paper's text was not read.
 
     - C1, weight: `SequenceImportance`; `ImportanceWeight(level="sequence", at_most=8.0)` in the loss.
-    - C2, effective sample size: `ScaleLearningRate(column="importance")`, of the draws of the step.
-    - C3, step size: the same; the learning rate of that step alone.
+    - C2, effective sample size: `ScaleLearningRate(column="importance")`, over the draws of the step.
+    - C3, step size: the same; it changes the learning rate of that step alone.
     - C4, baseline: `BaselineRelative(kind="weighted")`; `GradientSquare(at_most=8.0)` gives the code's W.
     - C5, gradient: `Policy("sequence_mean", clip=None, surrogate=Reinforce())`; `GroupRelative` divides by the std of
-      the group, with divisor n and 1e-6 added to it.
+      the group, with divisor n, plus 1e-6.
     - P1, baseline of the paper: `BaselineRelative(kind="weighted")` of `GradientSquare`.
 
 Differs:
-    - Weights: of the policy in the backward pass of each step in the code; here of the policy before the first step of
-      a batch, which is the same for one step a batch.
-    - Baseline: in the code the gradients in W already have the truncated weight, and W has the weight again; the README
-      and this recipe have it once.
+    - Weights: in the code, of the policy in the backward pass of each step; here, of the policy before the first step
+      of a batch. Both agree for one step a batch.
+    - Baseline: in the code the gradients in W already contain the truncated weight, and W contains the weight again;
+      the README and this recipe have it once.
     - Small sums: the code adds 1e-8 to the sum of W; nothing is added here, and if all W are 0 the baseline is the
       mean.
 
-Needs: `recomputed_logprob` and `gradient_norm`, both of the policy before the first update:
-`arl.annotate(batch, "gradient_norm", policy, level="draw")`.
+Needs: `recomputed_logprob` and `gradient_norm`, both of the policy before the first update: `arl.annotate(batch,
+"gradient_norm", policy, level="draw")`.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScaleLearningRate(Hook):
-    """`update.step` multiplies the learning rate of the step, and of that step alone.
+    """Scale the learning rate of an optimizer step in `update.step`, for that step alone.
 
-    With `column`, by the effective sample size of the draws that it trains on (VCPO): with w the column,
-    ESS = (sum w)^2 / sum w^2 and rho = ESS / draws, by scale min(1, rho / base)^power.
+    With `column`, the factor depends on the effective sample size of the draws that the step trains on (VCPO). With w
+    the column, ESS = (sum w)^2 / sum w^2 and rho = ESS / draws, the factor is scale min(1, rho / base)^power.
 
     Args:
-        scale: what the rate is multiplied by, at least 0; a Schedule or controller.
+        scale: factor of the rate, at least 0; a Schedule or controller.
         column: draw column with the weights w, not negative; empty: none.
-        base: the part of the draws from which on nothing is taken away, above 0.
+        base: smallest rho at which the rate is not reduced, above 0.
         power: 0.5 for optimizers that divide by the gradient's size, 1 for others.
-        model: name of the model whose steps these are.
+        model: name of the model whose steps are scaled.
 
     Example:
         >>> import numpy as np
@@ -81,7 +81,7 @@ class ScaleLearningRate(Hook):
     unit: Literal["iterations", "steps", "steps_of_iteration"] = "steps"
 
     def factor(self, weights: NDArray[np.float64] | None) -> float:
-        """Return the factor, by the weights of the step's draws."""
+        """Return the factor of the learning rate, given the weights of the step's draws."""
         if weights is None or not len(weights):
             return self.scale
         squares = float((weights * weights).sum())
@@ -91,9 +91,9 @@ class ScaleLearningRate(Hook):
 
 @dataclass(frozen=True)
 class SequenceImportance(BatchComponent):
-    """Makes the likelihood ratio of each draw between trainer and sampler: draw column `importance`.
+    """Compute the likelihood ratio of each draw between trainer and sampler: draw column `importance`.
 
-    importance = exp(sum over trained tokens of log p_old - log p_behaviour), the exponent within +-20.
+    importance = exp(sum over trained tokens of log p_old - log p_behaviour), with the exponent limited to +-20.
 
     Example:
         >>> from agentrl_core.recipes.vcpo import SequenceImportance
@@ -112,12 +112,12 @@ class SequenceImportance(BatchComponent):
 
 @dataclass(frozen=True)
 class GradientSquare(BatchComponent):
-    """Makes how much the score of each draw counts in the baseline: draw column `weighted_gradient_square`.
+    """Compute the weight of each draw's score in the baseline: draw column `weighted_gradient_square`.
 
         (w gradient_norm)^2,    w = importance of `SequenceImportance`
 
     Args:
-        at_most: the bound of w inside the gradients that the public code measures: (w min(w, at_most) gradient_norm)^2;
+        at_most: bound of w inside the gradients that the public code measures: (w min(w, at_most) gradient_norm)^2;
             None: the paper's form.
 
     Example:

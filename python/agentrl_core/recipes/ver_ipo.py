@@ -1,12 +1,13 @@
-"""VerIPO: rounds of GRPO, between which a verifier's pairs of rollouts are learned by DPO (arXiv:2505.19000).
+"""VerIPO: alternate GRPO with DPO on pairs of rollouts that a verifier selects (arXiv:2505.19000).
 
     rounds:   GRPO on the outcome
     between:  L = - mean over pairs of log sigmoid(0.1 (x_chosen - x_rejected)),   x = sum of log p - log p_ref
 
-Of the rollouts of a task, those that are right, consistent and long are chosen; those that are wrong, repeat themselves
-or whose reasoning does not lead to their answer are rejected. A judge reports `consistent` and `repetitive`.
+Of the rollouts of a task, those that are right, consistent and long are chosen. Those that are wrong, repeat themselves
+or have reasoning that does not lead to their answer are rejected. A judge reports `consistent` and `repetitive`.
 `VerifiedPairs` pairs them, and the stage `pairs` trains the batch: `recipe.updates(VerifiedPairs()(batch),
-stage="pairs")`. A group without both gives no pair. In later rounds a fifth of the tasks that were always solved stay.
+stage="pairs")`. A group without both kinds gives no pair. In later rounds a fifth of the tasks that were always solved
+stay in the pool.
 
 Equations:
     Read: the authors' README, the abstract, and notes of others; the paper's text was not read.
@@ -14,18 +15,19 @@ Equations:
     - C1, discard of simple examples: `PoolFilter(below=1.0, spare=0.2, newest=True)`.
     - N1, pairs: `VerifiedPairs`.
     - N2, preference loss: `Preference(beta=0.1)`.
-    - N3, group advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it; which std is not stated.
+    - N3, group advantage: `GroupRelative`, std with denominator n - 1 and 1e-6 added to it; the sources do not state
+      which std.
 
 Differs:
-    - Optimizer steps a batch: 512 responses by 64 are 8 in the rounds of the loop and here; before the loop the paper
-      has a stage on texts and images with 4.
+    - Optimizer steps a batch: 512 responses in minibatches of 64 are 8 steps in the rounds of the loop and here; before
+      the loop the paper has a stage on texts and images with 4.
     - Clip range: not stated; 0.2 here.
     - Long: not stated; at least the mean length of the group here.
-    - Pairs of a task: not stated; here every draw is in one pair at most.
+    - Pairs of a task: not stated; here every draw is in at most one pair.
     - Simple tasks that stay: exactly a fifth in the paper, each with probability 0.2 here.
 
 Source: VerIPO: Cultivating Long Reasoning in Video-LLMs via Verifier-Guided Iterative Policy Optimization
-(arXiv:2505.19000). Needs: for `VerifiedPairs` the facts `success`, `consistent` and `repetitive`; the model reference.
+(arXiv:2505.19000). Needs: for `VerifiedPairs` the facts `success`, `consistent` and `repetitive`; the reference model.
 """
 
 from __future__ import annotations
@@ -48,11 +50,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VerifiedPairs(BatchComponent):
-    """Pair rollouts of a group that a judge accepts with those that it rejects: draw columns `pair` and `advantage`.
+    """Pair rollouts that a judge accepts with rejected rollouts of their group: draw columns `pair` and `advantage`.
 
-    Chosen (advantage 1) is a success that is consistent, not repetitive, and at least as long as the mean of its group;
-    rejected (-1) is every draw that is no success, not consistent, or repetitive. A draw is in one pair at most; the
-    others, and those without a verdict, have pair -1 and advantage 0.
+    A draw is chosen (advantage 1) if it is a success, consistent, not repetitive, and at least as long as the mean of
+    its group. It is rejected (-1) if it is not a success, not consistent, or repetitive. A draw is in at most one pair;
+    draws without a pair or without a verdict have pair -1 and advantage 0.
 
     Example:
         >>> from agentrl_core.recipes.ver_ipo import VerifiedPairs
@@ -83,7 +85,7 @@ class VerifiedPairs(BatchComponent):
 
     @staticmethod
     def verdicts(rows: Rows) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Which draws may be chosen, and which are rejected."""
+        """Return which draws may be chosen, and which are rejected."""
         known = rows.valid.copy()
         for name in ("success", "consistent", "repetitive"):
             known &= rows.is_known(name)

@@ -1,16 +1,16 @@
-"""Vision-Zero: a game of who is the spy, in which clues and votes are learned by turns (arXiv:2509.25541).
+"""Vision-Zero: train clues and votes of a who-is-the-spy game in alternating phases (arXiv:2509.25541).
 
-Each player gives clues, then the civilians vote for whom they take for the spy. Two phases alternate, by how well the
-votes are (`Hysteresis`): when they are good, clues are trained, when they are bad, votes are. Of the votes v that a
-player gets:
+Each player gives clues, then the civilians vote for the player they suspect to be the spy. Two phases alternate,
+depending on the quality of the votes (`Hysteresis`): while votes are good, clues are trained; while they are bad, votes
+are trained. With v the number of votes that a player gets,
 
     clues:  r_spy = -0.1 (v_spy - mean v_civilians),   r_j = 0.1/n (v_spy - mean) - 0.1 (v_j - mean)
-            A = r - b of the player's role,  b <- 0.95 b + 0.05 mean r, moved before it is taken off
-    votes:  1 right, -0.5 none, -1 wrong: paid by the environment
+            A = r - b of the player's role,  b <- 0.95 b + 0.05 mean r, updated before it is subtracted
+    votes:  1 right, -0.5 none, -1 wrong: rewards of the environment
             A = (r - mean r) / (std r + 1e-8) over the votes of a game
 
-The rewards of the clues of a game add up to 0. A player's utterances of the phase count with their whole
-log-likelihood, without a ratio, and the mean is over the players of the phase:
+The clue rewards of a game add up to 0. The loss uses the whole log-likelihood of a player's utterances in the phase,
+without a ratio, and the mean is over the players of the phase:
 
     L = mean over players of sum over tokens of [- A log p + 0.04 k3(p, p_ref)]
 
@@ -23,25 +23,26 @@ Equations:
     - C2 and C3, clue rewards of spy and civilians: `ZeroSumVotes`.
     - 2 and C5, role advantage: `TrackedBaseline(kind="ema", key="spy", decay=0.95, update="before")`.
     - 3 and 6, objectives: `Policy(surrogate=Reinforce(), kl=KL(0.04))`, summed over tokens, mean over players.
-    - 4, decision reward: paid by the environment; not computed: it knows who the spy is.
+    - 4, decision reward: from the environment; not computed: only the environment knows the spy.
     - 5 and C7, decision advantage: `GroupRelative(column="reward", level="step", group_by="episode_id,vote", ddof=0)`.
-    - 8, averages: `Hysteresis`, of the metrics `right_votes` and `unsure_votes` (equation 7), which the loop measures.
+    - 8, averages: `Hysteresis`, of the metrics `right_votes` and `unsure_votes` (equation 7), which the training loop
+      measures.
     - 9 and 10, change of the stage: `Hysteresis`.
     - C4, role baseline in the code: an option, `TrackedBaseline(decay=0.9)`.
-    - C6, decision reward in the code: left out: an environment that pays the paper's with a bonus for the format.
-    - C8, loss in the code: an option, `Policy("step_mean", kl=KL(0.04))`, clip range 0.2; `PhaseSteps` keeps those of
-      the phase.
-    - C9, phase in the code: left out: a fixed cycle; the paper's rule is here (9 and 10).
+    - C6, decision reward in the code: left out: it needs an environment that adds a format bonus to the paper's reward.
+    - C8, loss in the code: an option, `Policy("step_mean", kl=KL(0.04))`, clip range 0.2; `PhaseSteps` keeps the steps
+      of the phase.
+    - C9, phase in the code: left out: a fixed cycle; this recipe has the paper's rule (9 and 10).
 
 Differs:
-    - Votes: of the civilians in the paper and here; of generations of a judge in the code.
+    - Votes: by the civilians in the paper and here; by generations of a judge in the code.
     - Game with one vote: its advantage is its reward in the code, 0 here.
     - Players: three civilians in the code, four in the paper and here.
-    - Discount: 0.99 of the code's potential, which has no steps; none here.
+    - Discount: 0.99 in the code's potential, which has no steps; none here.
 
-Needs: trajectories with the facts `suspected`, how many valid votes the player got, and `spy`, 1 for the spy; steps
-with the fact `vote`, 1 for a vote; rewards of steps; the metrics `right_votes` and `unsure_votes` of the iteration, the
-shares of right votes and of players that did not vote; the model reference.
+Needs: trajectories with the facts `suspected`, the number of valid votes that the player got, and `spy`, 1 for the spy;
+steps with the fact `vote`, 1 for a vote; rewards of steps; the metrics `right_votes` and `unsure_votes` of the
+iteration, the shares of right votes and of players that did not vote; the model reference.
 """
 
 from __future__ import annotations
@@ -65,22 +66,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hysteresis(Controller):
-    """0 or 1: 1 once the average of a metric has reached `high`, 0 again once it has fallen to `low`.
+    """Switch to 1 when the average of a metric reaches `high`, and back to 0 when it falls to `low`.
 
-    average <- momentum average + (1 - momentum) metric, at first 0. In a `Choice` it changes between phases that each
-    go on until they are saturated (Vision-Zero, arXiv:2509.25541). With `unsure`, the average of a second metric, the
-    share without an answer, has to be at most `unsure_low` for 1, and brings back 0 from `unsure_high` on.
+    average <- momentum average + (1 - momentum) metric, starting at 0. In a `Choice`, it alternates between phases that
+    each last until they are saturated (Vision-Zero, arXiv:2509.25541). `unsure` adds the average of a second metric,
+    the share without an answer: the value becomes 1 only if this average is at most `unsure_low`, and becomes 0 when
+    this average reaches `unsure_high`.
 
     Args:
         metric: name of the metric.
-        low: where it falls back to 0.
-        high: where it rises to 1, above `low`.
-        momentum: of the averages, at least 0 and below 1.
+        low: average at which the value returns to 0.
+        high: average at which the value becomes 1, above `low`.
+        momentum: momentum of the averages, at least 0 and below 1.
         unsure: name of the second metric; empty: none.
-        unsure_low: the largest second average that lets it rise.
-        unsure_high: the second average that makes it fall, above `unsure_low`.
-        dwell: it stays for so many iterations at least.
-        patience: it changes after so many iterations in any case; None: never.
+        unsure_low: largest second average at which the value can become 1.
+        unsure_high: second average at which the value returns to 0, above `unsure_low`.
+        dwell: smallest number of iterations between two switches.
+        patience: number of iterations after which the value switches in any case; None: never.
 
     Example:
         >>> from agentrl_core.recipes.vision_zero import Hysteresis
@@ -104,27 +106,27 @@ class Hysteresis(Controller):
     patience: int | None = option(20, at_least=1)
 
     def check_options(self) -> None:
-        """There is room between the thresholds."""
+        """Require low < high, and unsure_low < unsure_high."""
         self.require(self.low < self.high, "low", f"give a number below high={self.high}")
         apart = self.unsure_low < self.unsure_high
         self.require(apart, "unsure_low", f"give a number below unsure_high={self.unsure_high}")
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The metrics."""
+        """Return the names of the metrics."""
         return (self.metric, self.unsure) if self.unsure else (self.metric,)
 
     @property
     def examples(self) -> tuple[float, ...]:
-        """Both."""
+        """Return both values."""
         return 0.0, 1.0
 
     def begin(self) -> State:
-        """0, and averages of 0."""
+        """Return the initial state: the value 0, and averages of 0."""
         return {"value": 0.0, "average": 0.0, "unsure": 0.0, "age": 0}
 
     def move(self, state: State, *metrics: float) -> State:
-        """One measurement."""
+        """Return the state after one more measurement of the metrics."""
         metric, unsure = metrics if self.unsure else (metrics[0], 0.0)
         average, doubt = (
             self.momentum * before + (1.0 - self.momentum) * now
@@ -140,22 +142,22 @@ class Hysteresis(Controller):
         return {"value": value, "average": average, "unsure": doubt, "age": age}
 
     def value(self, state: State) -> float:
-        """0 or 1."""
+        """Return the value of a state, 0 or 1."""
         return float(state["value"])
 
 
 @dataclass(frozen=True)
 class ZeroSumVotes(BatchComponent):
-    """Reward of each player for the votes of a game: votes for the spy pay the civilians.
+    """Reward the players of a game by its votes: civilians gain from votes for the spy, and the spy loses.
 
         score_spy = -coefficient (v_spy - mean of v over the civilians)
         score_j = coefficient / n (v_spy - mean) - suspicion (v_j - mean)       (n civilians)
 
-    A game has one spy and at least one civilian; the players of another have no score.
+    A game has one spy and at least one civilian; the players of any other game get no score.
 
     Args:
-        coefficient: of the votes for the spy, 0 or more.
-        suspicion: of the votes for a civilian, 0 or more.
+        coefficient: weight of the votes for the spy, 0 or more.
+        suspicion: weight of the votes for a civilian, 0 or more.
 
     Example:
         >>> from agentrl_core.recipes.vision_zero import ZeroSumVotes
@@ -189,10 +191,10 @@ class ZeroSumVotes(BatchComponent):
 
 @dataclass(frozen=True)
 class PhaseSteps(BatchComponent):
-    """Only the steps of one phase are in the loss.
+    """Keep only the steps of one phase in the loss.
 
     Args:
-        votes: whether those are the votes, or the clues.
+        votes: whether to keep votes; if False, keep clues.
 
     Example:
         >>> from agentrl_core.recipes.vision_zero import PhaseSteps

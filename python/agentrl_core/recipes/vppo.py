@@ -1,31 +1,32 @@
-"""VPPO: tokens and draws that depend on what they saw learn more (arXiv:2510.09285).
+"""VPPO: give more weight to tokens and draws that depend on their input (arXiv:2510.09285).
 
-A second log-prob under a perturbed input (patches of the image blacked out; for agents a tool result or document left
-out) measures how much a token depends on it:
+A second log-prob under a perturbed input measures how much a token depends on the input. For images, the perturbation
+blacks out patches; for agents, it leaves out a tool result or a document:
 
-    S = min(e^d - d - 1, 10),    d = log p(perturbed) - log p, within 20.
+    S = min(e^d - d - 1, 10),    d = log p(perturbed) - log p, within +-20.
 
-Draws weigh 0.9 + n (most - 0.9), with n their mean S scaled to [0, 1] over the batch and `most` such that the mean
-factor is 1; within a draw the largest 40 % of its tokens by S alone are in the clipped loss. A drift of 0.06 charges
-entropy: its gradient is that of - 0.06 log p.
+The weight of a draw is 0.9 + n (most - 0.9). Here n is the draw's mean S, scaled to [0, 1] over the batch, and `most`
+is chosen such that the mean factor is 1. Within a draw, only the 40 % of its tokens with the largest S are in the
+clipped loss. A drift of 0.06 penalises entropy: it has the gradient of - 0.06 log p.
 
 Equations:
     Read: the paper's section 3.2, appendices B and C, and the code.
 
-    - 3, dependence of a token: left out: it needs the distributions over the vocabulary; by appendix B it is estimated
-      from the sampled token, as in C1.
+    - 3, dependence of a token: left out: it needs the distributions over the vocabulary; appendix B estimates it from
+      the sampled token, as C1 does.
     - C1, estimated dependence: `InputDependency`, its column `dependency`.
-    - 4, token mask: `TopTokens("dependency", 0.4)`, of an answer of n tokens the ceil(0.4 n) largest.
-    - 5, factor of a response: `InputDependency(at_least=0.9)`, over the batch; its upper end makes the mean factor 1.
+    - 4, token mask: `TopTokens("dependency", 0.4)`, the ceil(0.4 n) largest of an answer of n tokens.
+    - 5, factor of a response: `InputDependency(at_least=0.9)`, over the batch; the upper end of the range makes the
+      mean factor 1.
     - C3, factor of the code: the same, over a mini-batch.
-    - 6, objective: `Policy`, one mean over all tokens, those outside the mask too, as in table 9, where the equation
-      has the mean of each response; `admit` filters groups.
+    - 6, objective: `Policy`, one mean over all tokens, including those outside the mask, as in table 9; the equation
+      has the mean of each response. `admit` filters groups.
     - C4, loss of the code: the same, with a dual clip of 3.
     - C5, entropy penalty: `drift=KL(0.06, "k1")`; its value is less by 0.06 times the mean of - log p_old, a constant.
 
 Differs:
-    - Range and mean of the factors: in the code of the mini-batch of a device and of the micro-batch; of the batch
-      here.
+    - Range and mean of the factors: the code takes the range over the mini-batch of a device and the mean over the
+      micro-batch; here both are over the batch.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ _LOG_RATIO_AT_MOST = 20.0
 
 @dataclass(frozen=True)
 class InputDependency(BatchComponent):
-    """Draws whose tokens depend on what they saw weigh more than those that were likely anyway.
+    """Weight draws by how much their tokens depend on the input.
 
-    The formula is that of the file. All equal: the factor is 1.
+    The formula is in the module docstring. If all draws depend equally, the factor is 1.
 
     Args:
         perturbed: token column of log-probs under the perturbed input.
@@ -77,7 +78,7 @@ class InputDependency(BatchComponent):
     dependency_at_most: float = option(10.0, above=0.0)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with its `weight` scaled, and the column `dependency` (NaN if it is not known)."""
+        """Return `batch` with its `weight` scaled, and with the column `dependency` (NaN if unknown)."""
         rows = Rows(batch, "token")
         known = rows.known(self.perturbed) & rows.known(self.behaviour_logprob)
         gaps = np.where(known, rows.values(self.perturbed) - rows.values(self.behaviour_logprob), 0.0)

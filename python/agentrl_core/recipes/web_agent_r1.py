@@ -1,29 +1,29 @@
-"""WebAgent-R1: group-relative policy gradient over many turns in live web pages, with a binary reward.
+"""WebAgent-R1: group-relative policy gradient over many turns on live web pages, with a binary reward.
 
     A_i = (R_i - mean R) / (std R + 1e-4)
     L = mean_i mean_turns mean_tokens [ - min(r A, clip(r, 0.8, 1.2) A) + 0.001 k3(p, p_ref) ]
 
-Only the newest page is in the context: when an observation comes, the one before it becomes a short placeholder, and
-actions keep their tokens. The trajectory starts from a policy that cloned experts. The public code uses its trainer's
+Only the newest page is in the context: when a new observation arrives, a short placeholder replaces the previous one;
+actions keep their tokens. Training starts from a policy that has imitated experts. The public code uses its trainer's
 token loss.
 
-Source: arXiv:2505.16421. Needs: the model reference.
+Source: arXiv:2505.16421. Needs: the reference model.
 
 Equations:
     Read: the public code, and notes on the paper.
 
     - C1, advantage: `GroupRelative(eps=1e-4)`.
     - C2, loss: `Policy(kl=KL(0.001))`, at ratio 1.
-    - C3, mask: policy tokens alone are trained; not computed: the cut of long contexts at 16382 tokens, which is the
-      engine's.
-    - N1, context compression: `ObservationWindow(observations=1)`; not computed: it writes text, in the tests of
-      rollouts.
+    - C3, mask: only policy tokens are trained; not computed: the cut of long contexts at 16382 tokens, which the engine
+      makes.
+    - N1, context compression: `ObservationWindow(observations=1)`; not computed: it writes text; the tests of rollouts
+      cover it.
     - N2, objective of the paper: `Policy(aggregate="turn_mean")`.
 
 Differs:
     - Aggregation: the code uses TRL's token loss; the paper and this recipe average tokens, turns and rollouts.
-    - Context of early turns: the code takes their log-probs under the last, compressed context; here under that of
-      sampling.
+    - Context of early turns: the code computes their log-probs under the last, compressed context; here they have the
+      context of sampling.
     - Warm start by behaviour cloning: left out, it comes before this recipe.
 """
 

@@ -1,32 +1,33 @@
 """XRPO: spend rollouts on uncertain tasks, show examples to failing ones, reward novel successes (arXiv:2510.06672).
 
-A success that the policy hardly expected gets more: with s the mean log-prob of a draw's trained tokens and mean(s)
-that of its group,
+A success that was unlikely under the policy gets a larger advantage. With s the mean log-prob of a draw's trained
+tokens and mean(s) the mean of its group, the advantage is
 
     A + min(max(2.5 (1 - exp(s - mean(s))), 0), 0.5 A)    if A > 0,
 
-and A is GRPO's. Rollouts are spent over all tasks of a selection: 4 each, then in rounds of 4, one more for each of the
-tasks of the largest priority
+and A otherwise, with A GRPO's advantage. Rollouts are allocated over all tasks of a selection: 4 each, then in rounds
+of 4, one more for each of the tasks with the largest priority
 
     h(n) - h(n + 1) + 0.1 sqrt(log(1 + T) / n),    h(n) = t(0.975, n - 1) s / sqrt(n)
 
-with n scores of standard deviation s (n - 1) and T rollouts so far, until the mean is 8. A task that nobody solved yet
-is asked with two solved tasks in front of it, and trained so. Base, rounds, budget, 0.1 and 0.975 are proposals; no
-public code of the authors is known.
+with n scores of standard deviation s (n - 1) and T rollouts so far, until the mean is 8 rollouts a task. A task
+without a solved rollout so far gets a prompt with two solved tasks before it, and is trained with this prompt. Base,
+rounds, budget, 0.1 and 0.975 are proposals; no public code of the authors is known.
 
 Equations:
     Read: the abstract, reviews, and notes of others; the paper's text was not read.
 
     - N1 and N2, half-width and expected reduction: `PriorityRounds.priority`.
-    - N3 and N4, exploration and priority: `PriorityRounds`; statistics are taken anew in each round.
+    - N3 and N4, exploration and priority: `PriorityRounds`; statistics are computed anew in each round.
     - N5, seeding: `ExampleHint(count=2)`: any solved tasks of earlier iterations, not the nearest ones.
     - N6, novelty: `Novelty`, by the log-probs at sampling, over all scored draws of a group.
     - N7, sharpened advantage: `Novelty(coefficient=2.5, at_most=0.5)`.
     - N8, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
 
 Differs:
-    - Examples: nearest by embedding in the paper; the library of solved tasks has no embeddings of their prompts.
-    - Rounds: three planning phases by a review; as many as the budget needs here, a rollout for each of 4 tasks.
+    - Examples: nearest by embedding in the paper; here the library of solved tasks has no embeddings of their prompts.
+    - Rounds: three planning phases by a review; the number that the budget needs here, each with one rollout for each
+      of 4 tasks.
     - Seeded rollouts: trained with their examples in the prompt here; not stated in the notes.
     - Clip range: not stated; 0.2 here.
 
@@ -57,13 +58,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Novelty(BatchComponent):
-    """Adds to positive advantages of draws that were unlikely among those of their group.
+    """Increase positive advantages of draws that were unlikely compared with their group.
 
-    The formula is that of the file.
+    The formula is in the module docstring.
 
     Args:
         logprob: token column of log-probs.
-        coefficient: lambda.
+        coefficient: lambda, the factor of the addition.
         at_most: kappa: the largest addition, in units of the advantage.
 
     Raises:
@@ -84,7 +85,7 @@ class Novelty(BatchComponent):
     at_most: float = option(0.5, at_least=0.0)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with another `advantage` on draws."""
+        """Return `batch` with the bonus added to the column `advantage` of draws."""
         rows = Rows(batch, "draw")
         advantages = rows.values("advantage")
         means, known = mean_of_tokens(batch, self.logprob, "draw")
@@ -96,7 +97,7 @@ class Novelty(BatchComponent):
 
 @lru_cache
 def student(probability: float, degrees: int) -> float:
-    """The quantile of Student's t for whole degrees of freedom, at a probability of at least 1/2."""
+    """Return a quantile of Student's t for integer degrees of freedom, at a probability of at least 1/2."""
 
     def below(value: float) -> float:
         angle = math.atan(value / math.sqrt(degrees))
@@ -119,17 +120,17 @@ def student(probability: float, degrees: int) -> float:
 
 @dataclass(frozen=True)
 class PriorityRounds(Rounds):
-    """Spends the rollouts of a selection where they narrow the confidence in a task's mean score most.
+    """Allocate rollouts to the tasks where they narrow the confidence interval of the mean score most.
 
-    The formula is that of the file. The draw column `seeded` is 1 for rollouts that were shown examples.
+    The formula is in the module docstring. The draw column `seeded` is 1 for rollouts whose prompt has examples.
 
     Args:
-        members: what every task gets first.
-        budget: rollouts of a task in the mean, in the end.
-        per_round: tasks that get one more in a round.
-        coefficient: lambda.
+        members: first rollouts of every task.
+        budget: final mean number of rollouts of a task.
+        per_round: number of tasks that get one more rollout in a round.
+        coefficient: lambda, the factor of the exploration term.
         confidence: alpha: intervals hold with probability 1 - alpha.
-        examples: what a task is shown that nobody solved.
+        examples: examples for tasks without a solved rollout.
 
     Raises:
         RecipeError: an option is out of range.
@@ -152,7 +153,7 @@ class PriorityRounds(Rounds):
     examples: ExampleHint = ExampleHint(count=2)  # noqa: RUF009 - frozen
 
     def priority(self, scores: NDArray[np.float64], total: int) -> float:
-        """How much a task is worth one more rollout; infinite as long as it has no spread."""
+        """Return the priority of one more rollout of a task; infinite if fewer than two scores are known."""
         known = scores[np.isfinite(scores)]
         count = len(known)
         if count < 2:
@@ -166,7 +167,7 @@ class PriorityRounds(Rounds):
         return half_width(count) - half_width(count + 1) + exploration
 
     async def cohort(self, groups: Cohort) -> None:
-        """The first members of every task, then rounds over all tasks until the budget is spent."""
+        """Run the first members of every task, then rounds over all tasks until the budget is spent."""
         await groups.run_each(self._getting(self.members))
         total, spent = self.budget * len(groups), self.members.total(0) * len(groups)
         while spent < total:
