@@ -71,6 +71,14 @@ def test_a_group_has_dreams_real_trajectories_and_the_experts() -> None:
     assert confident.is_between(0.0, 1.0).all()
 
 
+def test_a_task_without_an_expert_trajectory_runs_in_the_world_model() -> None:
+    program = Dreams(expert=0.5, real=0.0, horizon=3)
+    world = {"real": Riddles(()), "imagined": WorldModelEnvironment(Riddles(()), script(dreamt))}
+    run = solve(recipes.DYNA_WEB.replace(rollout=program), looks, world=world, tasks=2, group_size=8)
+    origins = {CODES["origin"][code] for code in pl.DataFrame(run.batch.trajectories)["origin"]}
+    assert origins == {"imagined"}, "no member runs in the real environment if its share is 0"
+
+
 def test_the_expert_neither_votes_nor_is_clipped() -> None:
     program = Dreams(expert=0.3, horizon=3)
     recipe = recipes.DYNA_WEB.replace(rollout=program)

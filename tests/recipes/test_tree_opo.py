@@ -29,14 +29,20 @@ def maze() -> Maze:
     return Maze(DOORS, lambda seed, place, number: (3 + (seed >> 3) % 2, -0.7))  # noqa: ARG005
 
 
-@pytest.mark.filterwarnings("ignore:tree_opo.TeacherPrefixes. teacher=.* has no search of some tasks")
-def test_a_student_continues_from_prefixes_of_a_teacher_search(tmp_path: Path) -> None:
-    with arl.Store.open(tmp_path / "teacher") as store:
+def search(folder: Path) -> arl.Batch:
+    """Store a teacher's search of two tasks; return its batch."""
+    with arl.Store.open(folder) as store:
         teacher = arl.Collector(
             maze(), maze(), recipes.GRPO.replace(rollout=MonteCarlo(iterations=4, samples=3)), store=store, task_pool=2
         )
         searched = teacher(tasks=2, group_size=1)
         teacher.end_iteration(teacher.recipe.credit(searched), {})
+    return searched
+
+
+@pytest.mark.filterwarnings("ignore:tree_opo.TeacherPrefixes. teacher=.* has no search of some tasks")
+def test_a_student_continues_from_prefixes_of_a_teacher_search(tmp_path: Path) -> None:
+    searched = search(tmp_path / "teacher")
     recipe = recipes.TREE_OPO.replace(rollout=TeacherPrefixes(teacher=str(tmp_path / "teacher")))
     world = maze()
     engine = Heard(world)
@@ -65,6 +71,23 @@ def test_a_student_continues_from_prefixes_of_a_teacher_search(tmp_path: Path) -
     advantage = credited.column("advantage", "draw")
     groups_of = pl.DataFrame({"group": batch.keys("group_id", "draw"), "advantage": advantage})
     np.testing.assert_allclose(groups_of.group_by("group").mean()["advantage"], 0.0, atol=1e-6)
+
+
+def test_the_best_value_of_the_prompt_is_the_largest_reward_of_the_search(tmp_path: Path) -> None:
+    searched = search(tmp_path / "teacher")
+    program = TeacherPrefixes(teacher=str(tmp_path / "teacher"), value="best")
+    collect = arl.Collector(maze(), maze(), recipes.TREE_OPO.replace(rollout=program), seed=7, task_pool=2)
+    batch = collect(tasks=2, group_size=12)
+    untrained = batch.column("trainable", "token") == 0
+    offsets = batch.offsets("token")[batch.offsets("step")]
+    at_prompt = [not untrained[begin:end].any() for begin, end in itertools.pairwise(offsets)]
+    assert any(at_prompt)
+    groups = pl.DataFrame(searched.trajectories).select("task_id", "group_id").unique()
+    largest = {task: np.nanmax(SearchTree.of(searched, group).best) for task, group in groups.iter_rows()}
+    for worth, task, starts_here in zip(
+        batch.column("prefix_value", "draw"), pl.DataFrame(batch.trajectories)["task_id"], at_prompt, strict=True
+    ):
+        assert not starts_here or worth == pytest.approx(largest[task])
 
 
 def test_a_draw_counts_as_much_as_it_is_better_than_its_place() -> None:

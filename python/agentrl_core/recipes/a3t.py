@@ -122,8 +122,8 @@ class Autonomy(Rounds):
 
 def _seen(branch: Branch) -> str:
     """Return the text of a branch's last observation, or of its prompt before the first turn."""
-    told = branch.turns[-1].observation if branch.turns else branch.prompt_messages
-    return str(as_messages(told or "")[-1]["content"])
+    observation = branch.turns[-1].observation if branch.turns else branch.prompt_messages
+    return str(as_messages(observation or "")[-1]["content"])
 
 
 @dataclass(frozen=True)

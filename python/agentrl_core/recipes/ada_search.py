@@ -61,8 +61,8 @@ class Decision(SideTask):
     def reward(self, text: str) -> float:
         """Return 1 if the decision is the label, otherwise 0."""
         places = {word: text.lower().rfind(word) for word in ("know", "search")}
-        said = max(places, key=lambda word: places[word])
-        return float(places[said] >= 0 and said == self.label)
+        latest = max(places, key=lambda word: places[word])
+        return float(places[latest] >= 0 and latest == self.label)
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ class Taught(Rounds):
         lengths = np.array([len(trace.tokens) for trace in traces])
         clearest = np.lexsort((lengths, -clear))[: self.at_most]
         places = sorted(range(len(failed.branches)), key=lambda place: group.uniform("place", place))
-        group.drop([failed.branches[place] for place in places[: len(clearest)]], "taught")
+        group.drop([failed.branches[place] for place in places[: len(clearest)]], "replaced by a teacher's trace")
         group.drop([trace for row, trace in enumerate(traces) if row not in clearest], "less clear")
 
 

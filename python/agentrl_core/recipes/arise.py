@@ -167,7 +167,7 @@ class Skills(TextMemory):
         """Select a skill, roll out the group, and make a new skill."""
         skills: Sequence[Skill] = self.recall(group)["cache"]
         text = await self.chosen(group, [skill["text"] for skill in skills])
-        prompt = None if text is None else (lambda asked: insert_text(asked, self.shown, text))
+        prompt = None if text is None else (lambda messages: insert_text(messages, self.shown, text))
         branches = await group.run(
             group.start_many(group.size, prompt, facts={"skill_used": 0.0 if text is None else 1.0})
         )
@@ -206,7 +206,7 @@ class Skills(TextMemory):
             lengths.append(len(helper.tokens) - before)
         whole = await group.query("logprob", helpers)
         for helper in helpers:
-            helper.stop("a skill was weighed", status="aborted")
+            helper.stop("its skill was scored", status="aborted")
         shares = self.shares(whole[1:] - whole[0], np.array(lengths[1:]))
         if not self.passes(shares):
             return None
@@ -223,7 +223,11 @@ class Skills(TextMemory):
         if not text.strip():
             return
         [tried] = await group.run(
-            [group.start(lambda asked: insert_text(asked, self.shown, text), role="helper", facts={"skill_used": 1.0})]
+            [
+                group.start(
+                    lambda messages: insert_text(messages, self.shown, text), role="helper", facts={"skill_used": 1.0}
+                )
+            ]
         )
         self.note(group, "tried", [text, self.worth(solved=solved, tried=bool(tried.success))], about)
 

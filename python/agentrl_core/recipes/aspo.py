@@ -71,7 +71,7 @@ class EntropyClip(OverRows, ClipRange):
     def check_options(self) -> None:
         """Require ranges that are centred at one."""
         for name in ("low", "high"):
-            self.require(getattr(self, name).center == "one", name, "its centre is one here")
+            self.require(getattr(self, name).center == "one", name, "give a clip with center='one'")
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:  # noqa: ARG002 - other ranges read it
         """Return the range `high` for uncertain tokens and `low` for confident ones."""

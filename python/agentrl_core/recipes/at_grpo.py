@@ -94,7 +94,7 @@ class TurnCandidates(Rollout):
             return []
         copies = lead.fork_many(self.candidates, train_prefix=False, facts=facts)
         for branch in team:
-            branch.stop("its candidates go on")
+            branch.stop("continued by its candidates")
         teams = [[copy, *copy.peers] for copy in copies]
         acting = [[branch for branch in each if branch.can_act] for each in teams]
         turns = iter(await group.turn([branch for each in acting for branch in each]))

@@ -61,12 +61,12 @@ def proposed_value(proposal: nn.Module, target: nn.Module, scale: float = 1.0) -
 
     def answer(pack: Any) -> Tensor:
         best = cast("Tensor", pack.run(proposal, outputs=("likeliest",)).likeliest)
-        asked = replace(pack.to(best.device), target=best, _copies={})
-        said = asked.run(target, outputs=("max_logprob", "value"))
-        gap = (said.logprob - cast("Tensor", said.max_logprob)) / asked.to(
-            said.logprob.device
+        proposed = replace(pack.to(best.device), target=best, _copies={})
+        found = proposed.run(target, outputs=("max_logprob", "value"))
+        gap = (found.logprob - cast("Tensor", found.max_logprob)) / proposed.to(
+            found.logprob.device
         ).streams.inverse_temperature
-        return cast("Tensor", cast("Tensor", said.value) + scale * gap)
+        return cast("Tensor", cast("Tensor", found.value) + scale * gap)
 
     return answer
 

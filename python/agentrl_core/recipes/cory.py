@@ -136,8 +136,8 @@ class PioneerObserver(Rollout):
 
     def shown(self, pioneer: Branch) -> Content:
         """Return the observer's prompt: the question and the pioneer's answer."""
-        asked = pioneer.prompt_messages
-        return insert_text(asked, self.template, pioneer.text)
+        messages = pioneer.prompt_messages
+        return insert_text(messages, self.template, pioneer.text)
 
     def final_group_size(self, group_size: int) -> int:
         """Return the number of answers: two per pair."""

@@ -98,7 +98,7 @@ class BoundedDrift(KL):
         """Check that the options of the KL estimator are unchanged; only forward k3 has this gradient."""
         given = ("kind", "direction", "straight_through", "at_most")
         plain = all(getattr(self, name) == getattr(KL(self.coefficient), name) for name in given)
-        self.require(plain, "kind", f"this term is forward k3 as it is: leave {', '.join(given)}")
+        self.require(plain, "kind", f"this term is always forward k3; leave {', '.join(given)} at the default")
 
     def divergence(self, tokens: Tokens, implied: str) -> Tensor:
         """Return the term of each token, `[N]`, with gradient."""

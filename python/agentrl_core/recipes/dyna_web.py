@@ -54,7 +54,7 @@ class Dreams(Rollout):
     The draw column `demonstrated` is 1 for expert trajectories.
 
     Args:
-        expert: p_e; if the task has no solution, members drawn for the expert run in the real environment instead.
+        expert: p_e; for a task without a solution this share of members runs in the world model too.
         real: p_r.
         horizon: H, the largest number of steps of a dream.
         environment: name of the imagined environment.
@@ -84,7 +84,7 @@ class Dreams(Rollout):
             if drawn < self.expert and group.task.solution:
                 branches.append(group.start(origin="expert", facts={"demonstrated": 1}))
                 experts.add(branches[-1].name)
-            elif drawn < self.expert + self.real:
+            elif self.expert <= drawn < self.expert + self.real:
                 branches.append(group.start(facts={"demonstrated": 0}))
             else:
                 branches.append(group.start(environment=self.environment, facts={"demonstrated": 0}))
@@ -97,7 +97,7 @@ class Dreams(Rollout):
                 return
             while not branch.over and (branch.origin == "generated" or len(branch.turns) < self.horizon):
                 await branch.turn()
-            branch.stop("the dream is as long as it may be", status="truncated")
+            branch.stop("the dream reached its horizon", status="truncated")
 
         await group.run(branches, drive)
 

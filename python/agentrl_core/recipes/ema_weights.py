@@ -60,7 +60,7 @@ class DecayedAverage(SyncModel):
     def check_options(self) -> None:
         """Reject `corrected`, which uses another schedule."""
         super().check_options()
-        self.require(not self.corrected, "corrected", "leave it False, the share decays by `power`")
+        self.require(not self.corrected, "corrected", "leave it False: the share decays by `power`")
 
     def share(self, number: int) -> float:
         """Return the share of `source` in the iteration or step of this number."""

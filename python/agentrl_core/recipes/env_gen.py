@@ -72,7 +72,7 @@ class Designed(TextMemory):
 
     Example:
         >>> from agentrl_core.recipes.env_gen import Designed
-        >>> Designed().said({"skills": {"dig": [20, 30], "cut": [100]}})
+        >>> Designed().skill_lines({"skills": {"dig": [20, 30], "cut": [100]}})
         'dig: 25 % +/- 5 %\ncut: 100 % +/- 0 %'
     """
 
@@ -104,7 +104,7 @@ class Designed(TextMemory):
         """Return whether an iteration is the last of a cycle."""
         return (iteration + 1) % self.every == 0
 
-    def said(self, state: Mapping[str, Any]) -> str:
+    def skill_lines(self, state: Mapping[str, Any]) -> str:
         """Return a line per skill with the mean and the standard deviation of its success rate."""
         measured = {skill: self.feedback(percents) for skill, percents in state["skills"].items()}
         return "\n".join(f"{skill}: {mean:.0f} % +/- {error:.0f} %" for skill, (mean, error) in measured.items())
@@ -149,7 +149,7 @@ class Designed(TextMemory):
     async def design(self, group: Group, skills: Mapping[str, Any]) -> None:
         """Query the designer for configurations, and note the valid ones."""
         made, about = self.recall(group)["made"], group.branches[0]
-        question = self.question.replace("{skills}", self.said({"skills": skills}))
+        question = self.question.replace("{skills}", self.skill_lines({"skills": skills}))
         question = question.replace("{environments}", "\n".join(map(json.dumps, made)))
         text = await ask_agent(group, question.replace("{count}", str(self.count)), agent=self.designer, about=about)
         for configuration in configurations(text)[: self.count]:

@@ -80,7 +80,7 @@ class HintLadder(Rounds):
         hinted = len(rounds) <= len(self.shares) and group.task.solution and group.iteration >= self.from_iteration
         if self.solved(rounds[-1]).any() or not hinted:
             return None
-        group.drop(rounds[-1].branches, "nobody solved it")
+        group.drop(rounds[-1].branches, "no rollout solved the task")
         share = self.shares[len(rounds) - 1]
         return RolloutSpec(hint=SolutionHint(share=share), template=_TEMPLATE, fact="hint", value=share)
 

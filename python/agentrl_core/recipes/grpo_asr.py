@@ -84,11 +84,13 @@ class WordErrorRate(BatchComponent):
         """Return `batch` with the column `score` on draws."""
         finished = np.flatnonzero(batch.column("status", "draw") == CODES["status"].index("finished"))
         rows = Rows(batch.select_draws(finished), "draw")
-        said, wanted = ([text.split() for text in rows.names(name)] for name in (self.transcript, self.reference))
-        errors = np.asarray(edit_distances(said, wanted), np.float64)
+        transcripts, references = (
+            [text.split() for text in rows.names(name)] for name in (self.transcript, self.reference)
+        )
+        errors = np.asarray(edit_distances(transcripts, references), np.float64)
         scores = np.full(batch.num_draws, np.nan)
         if self.kind == "rate":
-            scores[finished] = -errors / [max(1, len(words)) for words in wanted]
+            scores[finished] = -errors / [max(1, len(words)) for words in references]
         else:
             scores[finished] = errors == 0 if self.kind == "exact" else -errors
         return Rows(batch, "draw").write(score=scores)

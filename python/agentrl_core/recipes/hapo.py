@@ -83,7 +83,7 @@ class EntropyScaledClip(OverRows, ClipRange):
 
     def check_options(self) -> None:
         """Require a clip range that is centred at one."""
-        self.require(self.clip.center == "one", "clip", "its centre is one here")
+        self.require(self.clip.center == "one", "clip", "give a clip with center='one'")
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:  # noqa: ARG002 - other ranges read it
         """Return ranges that reach further up for uncertain tokens and further down for confident ones."""

@@ -75,7 +75,7 @@ class _Transition(NamedTuple):
     def line(self, predicted: str) -> str:
         """Return the line of a prompt that shows this transition, for one of the predictions."""
         outcome = {"done": "yes" if self.done else "no", "reward": f"{self.reward:g}", "next": self.after}
-        return f"{_asked(self.before, self.action, predicted)} {outcome[predicted]}"
+        return f"{_question(self.before, self.action, predicted)} {outcome[predicted]}"
 
 
 @dataclass(frozen=True)
@@ -171,21 +171,21 @@ class Imagine(TextMemory):
         key = (branch.name, len(branch.turns), action)
         rewards: list[float] = []
         for imagined in range(self.horizon):
-            alike = [each for episode in known for each in episode if each.action == action]
-            done = await self._predicted(branch, "done", self.balanced(alike, lambda each: each.done), state, action)
+            similar = [each for episode in known for each in episode if each.action == action]
+            done = await self._predicted(branch, "done", self.balanced(similar, lambda each: each.done), state, action)
             if done is None:
                 break
             ends = done.lower() == "yes"
-            alike = [each for each in alike if each.done == ends]
+            similar = [each for each in similar if each.done == ends]
             reward = await self._predicted(
-                branch, "reward", self.balanced(alike, lambda each: each.reward), state, action
+                branch, "reward", self.balanced(similar, lambda each: each.reward), state, action
             )
             if reward is None:
                 break
             rewards.append(float(reward))
             if ends or imagined + 1 == self.horizon:
                 break
-            after = await self._predicted(branch, "next", self.balanced(alike, lambda _: True), state, action)
+            after = await self._predicted(branch, "next", self.balanced(similar, lambda _: True), state, action)
             if after is None:
                 break
             state = after.strip()
@@ -214,7 +214,7 @@ class Imagine(TextMemory):
         self, branch: Branch, predicted: str, examples: Sequence[_Transition], state: str, action: str
     ) -> str | None:
         lines = [each.line(predicted) for each in examples]
-        question = "\n".join([*lines, _asked(state, action, predicted)])
+        question = "\n".join([*lines, _question(state, action, predicted)])
         for _ in range(self.tries):
             answer = _ANSWERS[predicted].match(await self._ask(branch, "world", question))
             if answer is not None:
@@ -237,7 +237,7 @@ class Imagine(TextMemory):
         return await ask_agent(cast("Group", branch.group), question, agent=agent, about=branch)
 
 
-def _asked(state: str, action: str, predicted: str) -> str:
+def _question(state: str, action: str, predicted: str) -> str:
     return f"state: {state}; action: {action}; {predicted}:"
 
 

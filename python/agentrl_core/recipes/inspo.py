@@ -148,7 +148,9 @@ class Instructed(TextMemory):
         text = state["texts"][place]
         await group.run(
             group.start_many(
-                group.size, lambda asked: insert_text(asked, self.template, text), facts={"instruction": float(place)}
+                group.size,
+                lambda messages: insert_text(messages, self.template, text),
+                facts={"instruction": float(place)},
             )
         )
 
@@ -182,7 +184,9 @@ class Instructed(TextMemory):
 
     async def tried(self, group: Group, text: str) -> float:
         """Return the mean reward of a few rollouts under a candidate."""
-        branches = group.start_many(self.tries, lambda asked: insert_text(asked, self.template, text), role="helper")
+        branches = group.start_many(
+            self.tries, lambda messages: insert_text(messages, self.template, text), role="helper"
+        )
         await group.run(branches)
         rewards = [branch.reward for branch in branches if np.isfinite(branch.reward)]
         return float(np.mean(rewards)) if rewards else -np.inf

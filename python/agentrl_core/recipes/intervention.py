@@ -78,8 +78,8 @@ class OwnProposal(ErrorLocator):
     async def locate(self, group: Group, branch: Branch) -> ErrorLocation | None:
         """Return the step that the agent names, with the intervention; None if no step can be read."""
         steps = reasoning_steps(branch)
-        told = "\n\n".join(f"{step.number + 1}: {step.text}" for step in steps)
-        question = fill_template(self.question, group, [branch]).replace("{steps}", told)
+        numbered = "\n\n".join(f"{step.number + 1}: {step.text}" for step in steps)
+        question = fill_template(self.question, group, [branch]).replace("{steps}", numbered)
         answer = await ask_agent(group, question, agent=self.agent, about=branch)
         named = re.findall(r"^\s*(\d+)\s*:\s*(\S.*)$", answer, re.MULTILINE)
         if not named or not 1 <= int(named[-1][0]) <= len(steps):

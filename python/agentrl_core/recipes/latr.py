@@ -11,7 +11,7 @@ Equations:
     - C1, branching: `LookaheadBranching(least=0.25, within=0.15)`; not computed: it needs a model; the tests of rollout
       programs cover it.
     - C2, capacity: `LookaheadBranching`, ordered by rank, then by branch; not computed: for the same reason as C1.
-    - C3, pruning: `LookaheadBranching.alike`, with the edit distance for Countdown; for mathematics
+    - C3, pruning: `LookaheadBranching.are_similar`, with the edit distance for Countdown; for mathematics
       `LookaheadBranching(least=0.15, within=0.25, distance=0.0, suffix=0.2, rouge=0.5)`.
     - C4, end of the tree: left out: the public code lowers the required share of complete branches with the length,
       over all prompts together; here each group has its own tree, which ends when it has 0.98 of its branches.
@@ -144,10 +144,10 @@ class LookaheadBranching(Rollout):
             fresh = list(twigs)
             while fresh:
                 behind = [twig for twig in fresh if not twig.over and len(twig.tokens) < reached]
-                asked = [
+                requests = [
                     twig.branch.generate(sampling=greedy, max_tokens=reached - len(twig.tokens)) for twig in behind
                 ]
-                segments = await gather_or_cancel(asked)
+                segments = await gather_or_cancel(requests)
                 fresh = self._born(twigs, list(zip(behind, segments, strict=True)), count)
                 twigs += fresh
             self._prune(twigs)
@@ -165,11 +165,11 @@ class LookaheadBranching(Rollout):
             live.append(branch.fork(branch.position(len(branch.tokens))))
         return live
 
-    def _born(self, twigs: list[_Twig], said: list[tuple[_Twig, Segment | None]], count: int) -> list[_Twig]:
+    def _born(self, twigs: list[_Twig], segments: list[tuple[_Twig, Segment | None]], count: int) -> list[_Twig]:
         """Add the generated tokens to the branches, and return new children that start at likely alternatives."""
         born: list[_Twig] = []
         candidates: list[tuple[int, int, int, _Twig, int]] = []
-        for order, (twig, segment) in enumerate(said):
+        for order, (twig, segment) in enumerate(segments):
             if segment is None:
                 twig.over = True
                 continue
@@ -208,11 +208,11 @@ class LookaheadBranching(Rollout):
                     continue
                 twig.checked.add(age)
                 ended = any(each.over and len(each.tokens) <= twig.birth + age for each in (twig, twig.parent))
-                if not ended and self.alike(np.array(own, np.int32), np.array(other, np.int32)):
+                if not ended and self.are_similar(np.array(own, np.int32), np.array(other, np.int32)):
                     _stop(twig)
                     break
 
-    def alike(self, own: NDArray[np.int32], other: NDArray[np.int32]) -> bool:
+    def are_similar(self, own: NDArray[np.int32], other: NDArray[np.int32]) -> bool:
         """Return whether two token sequences of equal length are too similar."""
         edits, end, common = likeness(own, other)
         # The lengths are equal, so precision, recall and F1 of the subsequence are equal too.

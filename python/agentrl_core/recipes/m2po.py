@@ -123,7 +123,7 @@ class SecondMomentClip(ClipRange):
     def check_options(self) -> None:
         """Check that the centre of the narrowest range is one."""
         fits = self.narrowest is None or self.narrowest.center == "one"
-        self.require(fits, "narrowest", "its centre is one here")
+        self.require(fits, "narrowest", "give a clip with center='one'")
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor) -> ClipBounds:
         """Return the widest bounds that keep the second moment within the budget."""

@@ -67,7 +67,11 @@ class MirrorDivergence(KL):
     def check_options(self) -> None:
         """Require the default estimator and direction, since this term has only one form."""
         plain = (self.kind, self.direction, self.straight_through) == ("k3", "reverse", False)
-        self.require(plain, "kind", "this term is r log r - r + 1: leave kind, direction and straight_through")
+        self.require(
+            plain,
+            "kind",
+            "this term is always r log r - r + 1; leave kind, direction and straight_through at their defaults",
+        )
 
     def estimate(self, tokens: Tokens, away: Tensor) -> Tensor:  # noqa: ARG002 - other kinds read them
         """Return the estimate of each token from log q - log p, `[N]`, with gradient."""

@@ -72,14 +72,14 @@ class OneToken(Rollout):
                 "Task(solution=...)"
             )
         sampling = group.sampling(temperature=self.temperature)
-        told = group.start(prefix=Prefix(group.task.solution, title="demonstration"), sampling=sampling)
-        await told.begin()
-        for turn in told.turns:
+        demonstration = group.start(prefix=Prefix(group.task.solution, title="demonstration"), sampling=sampling)
+        await demonstration.begin()
+        for turn in demonstration.turns:
             for token in range(turn.begin.tokens, turn.begin.tokens + turn.length):
-                candidates = told.fork_many(self.candidates, at=told.position(token))
+                candidates = demonstration.fork_many(self.candidates, at=demonstration.position(token))
                 await group.advance(candidates, tokens=1)
-                self.counted(candidates, int(told.tokens[token]))
-        told.drop("what is demonstrated is no draw itself")
+                self.counted(candidates, int(demonstration.tokens[token]))
+        demonstration.drop("a demonstration is not trained")
 
     def counted(self, candidates: Sequence[Branch], right: int) -> None:
         """Finish one candidate of each token, with the number of equal candidates, and stop its duplicates."""

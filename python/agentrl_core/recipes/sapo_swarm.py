@@ -86,7 +86,7 @@ class SharedExperience(Rollout):
     async def cohort(self, groups: Cohort) -> None:
         """Replay external groups, roll out this node's own groups for the rest, and write these for other nodes."""
         wanted = int(self.external * len(groups)) if self.folder else 0
-        told = 0
+        replayed = 0
         if wanted:
 
             async def offered() -> list[dict[str, Any]]:
@@ -99,12 +99,12 @@ class SharedExperience(Rollout):
                 if sum(found) == wanted:
                     break
 
-                async def tell(group: Group, line: int = line) -> None:
-                    found.append(await self.tell(group, lines[line]))
+                async def replay(group: Group, line: int = line) -> None:
+                    found.append(await self.replay(group, lines[line]))
 
-                await groups.run_each(tell, [groups[len(groups) - 1 - sum(found)]])
-            told = sum(found)
-        own = groups[: len(groups) - told]
+                await groups.run_each(replay, [groups[len(groups) - 1 - sum(found)]])
+            replayed = sum(found)
+        own = groups[: len(groups) - replayed]
         await groups.run_each(self.group, own)
         if self.folder:
 
@@ -113,7 +113,7 @@ class SharedExperience(Rollout):
 
             await groups.side_effect("written", write)
 
-    async def tell(self, group: Group, line: Mapping[str, Any]) -> bool:
+    async def replay(self, group: Group, line: Mapping[str, Any]) -> bool:
         """Replay a group of another node; return whether its rewards differ."""
         try:
             task, attempts = Task(**{**line["task"], "solution": ()}), line["attempts"]
@@ -121,7 +121,7 @@ class SharedExperience(Rollout):
             raise InvalidInputError(
                 f"SharedExperience: {self.folder} has a line that is not a group ({error!r}); remove it"
             ) from None
-        derived = await group.spawn(task, size=len(attempts), program=_ToldExperience(json.dumps(attempts)))
+        derived = await group.spawn(task, size=len(attempts), program=_ReplayedExperience(json.dumps(attempts)))
         return any(branch.status != "pruned" for branch in derived.branches)
 
     def offered(self) -> list[dict[str, Any]]:
@@ -159,7 +159,7 @@ class SharedExperience(Rollout):
 
 
 @dataclass(frozen=True)
-class _ToldExperience(Rollout):
+class _ReplayedExperience(Rollout):
     """Replay a group whose actions are given."""
 
     facts: ClassVar[Mapping[str, ExtraColumn]] = SharedExperience.facts
@@ -173,10 +173,10 @@ class _ToldExperience(Rollout):
             for action in actions:
                 if not branch.over:
                     await branch.turn(action)
-            branch.stop("nothing more was said", status="truncated")
+            branch.stop("no recorded action is left", status="truncated")
         scores = await group.score()
         if len(np.unique(scores[np.isfinite(scores)])) < 2:
-            group.drop(group.branches, "all are paid alike")
+            group.drop(group.branches, "all rewards are equal")
 
 
 SAPO_SWARM = Recipe(

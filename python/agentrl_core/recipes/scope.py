@@ -93,7 +93,7 @@ class LedOn(Repair):
             await group.run([] if mended.over else [mended])
         scores = await group.score(self.column, [mended])
         if text and scores[0] > self.solved_above:
-            group.drop([branch], "led on")
+            group.drop([branch], "replaced by its repair")
             return True
         group.drop([mended], "did not help")
         return False

@@ -222,7 +222,7 @@ class _Reflection(Rollout):
         """Run the requested number of reflections."""
         await group.run(
             group.start_many(
-                group.size, lambda asked: insert_text(asked, self.template, self.shown), facts={"recycled": 1.0}
+                group.size, lambda messages: insert_text(messages, self.template, self.shown), facts={"recycled": 1.0}
             )
         )
 

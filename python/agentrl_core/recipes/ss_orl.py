@@ -20,7 +20,7 @@ Equations:
     Read: the authors' code, and the abstract.
 
     - C1, which trajectories are labelled: left out: the data either have actions or do not.
-    - C2, input of the inverse model: `Imputed.asked`, `past=1`; texts are neither padded nor normalised.
+    - C2, input of the inverse model: `Imputed.question_of`, `past=1`; texts are neither padded nor normalised.
     - C3, loss of the inverse model: `Imitation("token_mean")` of the model `inverse`.
     - C4, proxy label: left out: a mean over models requires numbers; here the action is the response of one model, as
       in the code's default of one model.
@@ -70,7 +70,7 @@ class Imputed(Rollout):
 
     Example:
         >>> from agentrl_core.recipes.ss_orl import Imputed
-        >>> Imputed(past=1).asked(["a door", "a room", "a key", "the end"], 2)
+        >>> Imputed(past=1).question_of(["a door", "a room", "a key", "the end"], 2)
         'Seen:\na room\na key\n\nThen:\nthe end\n\nWhat was done in between?'
     """
 
@@ -84,7 +84,7 @@ class Imputed(Rollout):
     question: str = option("Seen:\n{seen}\n\nThen:\n{next}\n\nWhat was done in between?", filled=True)
     nothing: str = option("?", filled=True)
 
-    def asked(self, seen: Sequence[str], step: int) -> str:
+    def question_of(self, seen: Sequence[str], step: int) -> str:
         """Return the prompt for the action after observation `step`; `{next}` is empty after the last observation."""
         before = "\n".join(seen[max(step - self.past, 0) : step + 1])
         after = seen[step + 1] if step + 1 < len(seen) else ""
@@ -95,7 +95,9 @@ class Imputed(Rollout):
         actions, labelled = list(group.task.solution), bool(group.task.solution)
         if not labelled:
             seen = await self.looked_at(group)
-            actions = [await ask_agent(group, self.asked(seen, step), agent=self.agent) for step in range(len(seen))]
+            actions = [
+                await ask_agent(group, self.question_of(seen, step), agent=self.agent) for step in range(len(seen))
+            ]
         origin: Literal["expert", "imported"] = "expert" if labelled else "imported"
         [branch] = await group.run(
             [group.start(origin=origin, facts={"imputed": float(not labelled), "inverse": 0.0})],
@@ -104,7 +106,7 @@ class Imputed(Rollout):
         seen = _seen(branch)
         for step, turn in enumerate(branch.turns if labelled else ()):
             task = replace(group.task, task_id=f"{group.task.task_id}/action {step}")
-            program = _Answered(question=self.asked(seen, step), answer=turn.text, agent=self.agent)
+            program = _Answered(question=self.question_of(seen, step), answer=turn.text, agent=self.agent)
             await group.spawn(task, program=program, parent=branch)
 
     async def looked_at(self, group: Group) -> list[str]:
@@ -151,8 +153,8 @@ async def _taken(branch: Branch, actions: Sequence[str]) -> None:
 
 def _seen(branch: Branch) -> list[str]:
     """Return the text of the observation before each action."""
-    told = [branch.prompt_messages, *(turn.observation for turn in branch.turns[:-1])]
-    return [str(as_messages(each or "")[-1]["content"]) for each in told]
+    observations = [branch.prompt_messages, *(turn.observation for turn in branch.turns[:-1])]
+    return [str(as_messages(each or "")[-1]["content"]) for each in observations]
 
 
 INVERSE, RECORDED = Where(column="inverse", at_least=0.5), Where(column="inverse", at_most=0.5)

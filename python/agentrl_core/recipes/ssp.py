@@ -124,7 +124,7 @@ class SearchSelfPlay(TextMemory):
     async def group(self, group: Group) -> None:
         """Propose a question, check it, and run its solvers."""
         proposer = group.start(
-            lambda asked: insert_text(asked, self.proposing, ""),
+            lambda messages: insert_text(messages, self.proposing, ""),
             sampling=group.sampling(temperature=self.temperature),
             facts={"proposer": 1},
         )
@@ -205,14 +205,14 @@ class _Informed(Rollout):
 
     async def group(self, group: Group) -> None:
         """Run the single branch."""
-        await group.run([group.start(lambda asked: insert_text(asked, self.template, self.text))])
+        await group.run([group.start(lambda messages: insert_text(messages, self.template, self.text))])
 
 
 def _texts(branch: Branch) -> list[str]:
     """Return the texts of the environment's observations after a branch's actions."""
     answers = [turn.observation for turn in branch.turns if turn.observation is not None]
-    said = [message.get("content") for answer in answers for message in as_messages(answer)]
-    return [text for text in said if isinstance(text, str)]
+    contents = [message.get("content") for answer in answers for message in as_messages(answer)]
+    return [text for text in contents if isinstance(text, str)]
 
 
 def _shuffled(group: Group, name: str, count: int) -> list[int]:

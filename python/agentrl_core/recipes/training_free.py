@@ -113,8 +113,8 @@ class Experiences(TextMemory):
     async def group(self, group: Group) -> None:
         """Roll out a group with the current experiences in the prompt."""
         texts = self.recall(group)["texts"]
-        told = _numbered(texts)
-        prompt = (lambda asked: insert_text(asked, self.shown, told)) if texts else None
+        experiences = _numbered(texts)
+        prompt = (lambda messages: insert_text(messages, self.shown, experiences)) if texts else None
         await group.run(group.start_many(group.size, prompt))
 
     async def cohort(self, groups: Cohort) -> None:
@@ -209,12 +209,12 @@ def operations(text: str) -> list[dict[str, Any]]:
     found = []
     for part in _OBJECT.findall(text):
         try:
-            said = json.loads(part)
+            entry = json.loads(part)
         except ValueError:
             continue
-        number, told = said.get("id"), said.get("text", "")
-        if said.get("operation") in OPERATIONS and type(number) in (int, type(None)) and isinstance(told, str):
-            found.append({"operation": said["operation"], "id": number, "text": told.strip()})
+        number, content = entry.get("id"), entry.get("text", "")
+        if entry.get("operation") in OPERATIONS and type(number) in (int, type(None)) and isinstance(content, str):
+            found.append({"operation": entry["operation"], "id": number, "text": content.strip()})
     return found
 
 

@@ -86,9 +86,13 @@ class TeacherPrefixes(Rollout):
         batch, group_id = found
         tree = SearchTree.of(batch, group_id)
         values = tree.value if self.value == "mean" else tree.best
-        rewards = values[tree.parent < 0], tree.visits[tree.parent < 0]
-        counted = np.isfinite(rewards[0])
-        begin = float(np.average(rewards[0][counted], weights=rewards[1][counted])) if counted.any() else 0.0
+        first = (tree.parent < 0) & np.isfinite(values)
+        if not first.any():
+            begin = 0.0
+        elif self.value == "mean":
+            begin = float(np.average(values[first], weights=tree.visits[first]))
+        else:
+            begin = float(values[first].max())
         places = [(-1, begin), *((row, float(values[row])) for row in tree.expandable() if np.isfinite(values[row]))]
         order = sorted(range(len(places)), key=lambda row: group.uniform("place", row))
         branches = []

@@ -196,8 +196,8 @@ class TurnBalanced(BatchComponent):
         rows = Rows(batch, "step")
         own, draws = rows.trained, rows.draws
         whole, steps = (sum_rows(each, draws, batch.num_draws)[draws] for each in (own, (own > 0).astype(np.float64)))
-        alike = whole / np.maximum(steps * own, 1.0)
-        factors = np.where(own > 0, 1.0 + self.share * (alike - 1.0), 1.0)
+        equal = whole / np.maximum(steps * own, 1.0)
+        factors = np.where(own > 0, 1.0 + self.share * (equal - 1.0), 1.0)
         tokens = Rows(batch, "token")
         return tokens.scale(factors[tokens.within("step")], "kl_weight")
 

@@ -138,8 +138,8 @@ class PlayerReferee(TextMemory):
         branches = [branch for branch in branches if not branch.over]
         if not branches:
             return
-        told = "\n\n".join(f"Answer {number}:\n{branch.text}" for number, branch in enumerate(branches, start=1))
-        question = self.question.replace("{question}", group.prompt).replace("{answers}", told)
+        answers = "\n\n".join(f"Answer {number}:\n{branch.text}" for number, branch in enumerate(branches, start=1))
+        question = self.question.replace("{question}", group.prompt).replace("{answers}", answers)
         scores = self.scores(await ask_agent(group, question, agent="policy", about=branches[0]), len(branches))
         rewards = [np.nan] * len(branches) if scores is None else [float(np.clip(score, 0.0, 10.0)) for score in scores]
         for branch, reward in zip(branches, rewards, strict=True):

@@ -93,10 +93,10 @@ class UntilSure(Rounds):
     async def prior(self, group: Group) -> float:
         """Return V of a task: the model's prediction, or the success rate so far as a reward."""
         if self.model:
-            asked = group.start(role="helper")
-            await asked.begin()
-            [value] = await group.query(self.model, [asked])
-            asked.stop("asked")
+            probe = group.start(role="helper")
+            await probe.begin()
+            [value] = await group.query(self.model, [probe])
+            probe.stop("its value was queried")
             return float(value)
         attempts = group.statistics.get("attempts", 0)
         rate = group.statistics["successes"] / attempts if attempts else 0.5

@@ -281,4 +281,4 @@ class RepeatStage(Hook):
 
     def check_options(self) -> None:
         """Require unit `iterations`."""
-        self.require(self.unit == "iterations", "unit", "passes are repeated behind all updates: give 'iterations'")
+        self.require(self.unit == "iterations", "unit", "passes are repeated after all updates; give 'iterations'")

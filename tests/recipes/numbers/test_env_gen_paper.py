@@ -30,7 +30,7 @@ def feedback(example: Example, *skills: str) -> Found:
 @EXAMPLES.by("feedback of three evaluations")
 def three(example: Example) -> Found:
     names = ("coal", "diamond", "wood")
-    sent = PROGRAM.said({"skills": {name: example.values[name].tolist() for name in names}})
+    sent = PROGRAM.skill_lines({"skills": {name: example.values[name].tolist() for name in names}})
     assert sent == "coal: 43 % +/- 2 %\ndiamond: 0 % +/- 0 %\nwood: 99 % +/- 1 %"
     return feedback(example, *names)
 

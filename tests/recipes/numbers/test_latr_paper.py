@@ -26,7 +26,7 @@ def edits(example: Example) -> Found:
     def child(changed: int) -> Value:
         return np.where(np.arange(20) < changed, parent + 100, parent).astype(np.int32)
 
-    pruned = [recipes.LATR.rollout.at(0).alike(child(int(count)), parent) for count in example.values["edits"]]
+    pruned = [recipes.LATR.rollout.at(0).are_similar(child(int(count)), parent) for count in example.values["edits"]]
     return {"pruned": np.array(pruned)}
 
 
