@@ -182,14 +182,17 @@ def screening_summary(found: Records, slow: Records) -> str:
             verdict.startswith("does not") and loses_from_weakest_alone(screened(found)[name][world])
             for name, verdict in of_world.items()
         )
-        again = [
-            screening_verdict(slowly[f"{name}@slow"][world]).startswith("improves")
-            for name, verdict in of_world.items()
-            if verdict.startswith("does not") and slowly[f"{name}@slow"][world]
-        ]
-        rows.append((world, *counts, len(verdicts), partly, f"{sum(again)} of {len(again)}"))
-    head = ("world", "improve", "do not", "fail", "refused", "in all")
-    return table((*head, "lose from the weakest start alone", "improve at a quarter of the rate"), rows)
+        again = []
+        for rate in ("@slow", studies.SLOWEST):
+            improved = [
+                screening_verdict(slowly[name + rate][world]).startswith("improves")
+                for name, verdict in of_world.items()
+                if verdict.startswith("does not") and slowly[name + rate][world]
+            ]
+            again.append(f"{sum(improved)} of {len(improved)}")
+        rows.append((world, *counts, len(verdicts), partly, *again))
+    head = ("world", "improve", "do not", "fail", "refused", "in all", "lose from the weakest start alone")
+    return table((*head, "improve at a quarter of the rate", "improve at a sixty-fourth"), rows)
 
 
 def loses_from_weakest_alone(runs: Sequence[dict[str, Any]]) -> bool:
@@ -231,9 +234,11 @@ def screening_table(found: Records, slow: Records) -> str:
                 continue
             verdict = screening_verdict(runs)
             why = next((each["error"] for each in runs if "error" in each), "")
-            again = slowly[f"{name}@slow"][world]
-            if again and verdict.startswith("does not"):
-                verdict += f"; at a quarter of the rate {_gains(again)}: {screening_verdict(again)}"
+            fails = verdict.startswith("does not")
+            for rate, words in (("@slow", "a quarter of the rate"), (studies.SLOWEST, "a sixty-fourth")):
+                again = slowly[name + rate][world]
+                if again and fails:
+                    verdict += f"; at {words} {_gains(again)}: {screening_verdict(again)}"
             cells += [_gains(runs) or _cell(why), verdict]
         rows.append((f"[{name}](catalogue/{name}.md)", *cells))
     head = ["recipe"]

@@ -20,6 +20,10 @@ ALONE = ("pilot", "controls", "screening", "screening_slow")
 """Studies that are not claims."""
 SCREENED = ("chain",)
 """Worlds of the screening. The other worlds support no recipe that this one refuses."""
+SLOWEST = "@slow@slow@slow"
+"""End of the names of arms with a sixty-fourth of the learning rate."""
+MANY_STEPS = 100
+"""Optimizer steps of a batch above which a recipe also runs at a sixty-fourth of the rate."""
 
 
 def plan(name: str) -> tuple[list[Run], dict[str, Any]]:
@@ -37,7 +41,7 @@ def plan(name: str) -> tuple[list[Run], dict[str, Any]]:
         names = recipes.names()
         return [Run(world, arm, seed) for world in SCREENED for seed in pilot.SEEDS for arm in names], {}
     if name == "screening_slow":
-        return _slow(records.study("screening")), {}
+        return [*_slow(records.study("screening")), *_slowest(records.study(name))], {}
     if not (claims.FOLDER / f"{name}.toml").is_file():
         known = ", ".join([*ALONE, *(claim.name for claim in claims.all_claims())])
         raise ValueError(f"study: {name!r} is none; there are {known}")
@@ -57,17 +61,29 @@ def file_of(name: str) -> str:
 
 def _slow(screened: Iterable[dict[str, Any]]) -> list[Run]:
     """Return runs at a quarter of the learning rate: of recipes with several steps a batch that do not improve."""
+    found = [(world, arm) for world, arm in _unimproved(screened) if steps_of_batch(recipes.get(arm)) > 1]
+    return [Run(world, f"{arm}@slow", seed) for seed in pilot.SEEDS for world, arm in found]
+
+
+def _slowest(slow: Iterable[dict[str, Any]]) -> list[Run]:
+    """Return runs at a sixty-fourth of the rate: of recipes with many steps that do not improve at a quarter of it."""
+    quarter = [{**each, "arm": each["arm"].removesuffix("@slow")} for each in slow if not each["arm"].endswith(SLOWEST)]
+    found = [(world, arm) for world, arm in _unimproved(quarter) if steps_of_batch(recipes.get(arm)) > MANY_STEPS]
+    return [Run(world, f"{arm}{SLOWEST}", seed) for seed in pilot.SEEDS for world, arm in found]
+
+
+def _unimproved(found: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return the worlds and recipes of finished runs that do not improve, by world and name."""
     runs: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for each in screened:
+    for each in found:
         if each["status"] == "done":
             runs[each["world"], each["arm"]].append(each)
-    found = [
+    return [
         (world, arm)
         for world in SCREENED
         for arm in recipes.names()
-        if (world, arm) in runs and not improves(runs[world, arm]) and steps_of_batch(recipes.get(arm)) > 1
+        if (world, arm) in runs and not improves(runs[world, arm])
     ]
-    return [Run(world, f"{arm}@slow", seed) for seed in pilot.SEEDS for world, arm in found]
 
 
 def steps_of_batch(recipe: Recipe) -> int:

@@ -239,6 +239,21 @@ def test_multi_step_arms_that_do_not_improve_rerun_at_a_lower_learning_rate() ->
     assert arms.arm("cispo@slow").learning_rate == arms.arm("cispo").learning_rate / 4
 
 
+def test_recipes_with_many_steps_that_do_not_improve_run_at_a_sixty_fourth_of_the_rate() -> None:
+    slow = [
+        {**record(arm, seed, [0.2, final, final])[1], "world": "chain", "arm": arm, "seed": seed}
+        for arm, final in (
+            ("fix_po@slow", 0.1),
+            ("fix_po@slow@slow@slow", 0.6),  # its own result does not remove it from the plan
+            ("props@slow", 0.6),
+            ("cispo@slow", 0.1),  # 16 steps a batch
+        )
+        for seed in pilot.SEEDS
+    ]
+    assert studies._slowest(slow) == [Run("chain", "fix_po@slow@slow@slow", seed) for seed in pilot.SEEDS]
+    assert arms.arm("fix_po@slow@slow@slow").learning_rate == arms.arm("fix_po").learning_rate / 64
+
+
 def test_the_page_matches_the_records() -> None:
     assert report.page() == report.PAGE.read_text(encoding="utf-8"), "run: python bench/evidence/report.py"
 
