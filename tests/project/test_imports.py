@@ -33,7 +33,7 @@ LAYERS = (  # a module imports modules above its line, and those of its own fold
 LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
 
 UPWARD = {  # allowed, with the reason
-    ("env.agents", "agents.in_process"): "the environment that runs agent programs serves them the endpoint",
+    ("env.agents", "agents.in_process_endpoint"): "the environment that runs agent programs serves them the endpoint",
 }
 BY_TEXT = {  # modules that import a module by a text
     "_util.lazy",

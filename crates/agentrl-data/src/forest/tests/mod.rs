@@ -1,3 +1,4 @@
+mod decisions;
 mod handles;
 mod operations;
 mod program_operations;
