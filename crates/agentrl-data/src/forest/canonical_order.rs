@@ -5,6 +5,7 @@ use agentrl_compute::hash::hash_bytes;
 use super::trajectory::{Lineage, Note, Ordinal};
 use super::{Decision, Group, StepOutcome, split};
 use crate::facts::{Fact, FactValues};
+use crate::schema::Role;
 use crate::{Check, Result};
 
 type Key = [u8; 16];
@@ -81,7 +82,7 @@ impl Group {
                 bytes.outcome(&step.outcome);
             }
             bytes.key(&self.state_key(index)).number(entry.agent as u64).number(u64::from(entry.origin as u8));
-            bytes.number(u64::from(entry.role as u8)).number(u64::from(entry.status as u8));
+            bytes.number(u64::from(entry.status as u8));
             let finish = &entry.finish;
             bytes.float(finish.reward).floats(finish.rewards.as_deref());
             bytes.number(finish.success.map_or(2, u64::from)).text(finish.info.as_deref()).facts(&finish.facts);
@@ -91,8 +92,12 @@ impl Group {
                 Some(Note::Untrained(reason)) => bytes.number(2).text(Some(reason)),
                 Some(Note::ReplacedBy(_)) => bytes.number(3),
             };
+            // Appended only if set, so that trajectories without them keep their order of earlier versions.
             if entry.untrained > 0 {
                 bytes.number(entry.untrained as u64);
+            }
+            if entry.role != Role::Member {
+                bytes.number(entry.role as u64);
             }
             let mut log: Vec<_> =
                 decisions[index].iter().map(|decision| decision_bytes(decision, index, &nodes, &digests)).collect();
@@ -166,13 +171,17 @@ fn decision_bytes(decision: &Decision, trajectory: usize, nodes: &[Key], digests
     bytes.number(u64::from(decision.operation as u8)).number(u64::from(decision.round));
     bytes.number(decision.ordinal.map_or(u64::MAX, u64::from)).text(decision.reason.as_deref());
     bytes.number(decision.score.map_or(u64::MAX, f64::to_bits));
-    bytes.number(decision.end.map_or(u64::MAX, u64::from)).number(u64::from(decision.node.is_some()));
     if let Some(node) = decision.node {
-        bytes.key(&nodes[split(node).1]);
+        bytes.number(1).key(&nodes[split(node).1]);
     }
-    bytes.number(u64::from(decision.result.is_some()));
-    if let Some(result) = decision.result.map(|result| split(result).1).filter(|&result| result > trajectory) {
-        bytes.key(&digests[result]);
+    if let Some(end) = decision.end {
+        bytes.number(2).number(u64::from(end));
+    }
+    if let Some(result) = decision.result.map(|result| split(result).1) {
+        bytes.number(3);
+        if result > trajectory {
+            bytes.key(&digests[result]);
+        }
     }
     bytes.0
 }
