@@ -178,7 +178,7 @@ fn writer(schema: &Schema, alignment: usize, buffer: Vec<u8>) -> Result<FileWrit
 pub(crate) struct Passed<'a> {
     writer: FileWriter<Vec<u8>>,
     /// Number of bytes that were passed on, before those in the writer's buffer.
-    passed: usize,
+    flushed: usize,
     /// Number of bytes in the writer's buffer that were hashed.
     hashed: usize,
     to: &'a mut dyn FnMut(&[u8]) -> Result<()>,
@@ -187,7 +187,7 @@ pub(crate) struct Passed<'a> {
 impl<'a> Passed<'a> {
     /// Begin a file. Its bytes are passed to `to`.
     pub(crate) fn begin(schema: &Schema, to: &'a mut dyn FnMut(&[u8]) -> Result<()>) -> Result<Self> {
-        Ok(Self { writer: writer(schema, CLOSE_ALIGNMENT, Vec::new())?, passed: 0, hashed: 0, to })
+        Ok(Self { writer: writer(schema, CLOSE_ALIGNMENT, Vec::new())?, flushed: 0, hashed: 0, to })
     }
 
     /// Append a record batch. Return its end in the file, and the hash of the bytes from the end of the previous one up
@@ -195,11 +195,11 @@ impl<'a> Passed<'a> {
     pub(crate) fn write(&mut self, rows: &RecordBatch) -> Result<(u64, u64)> {
         self.writer.write(rows).map_err(arrow_bug)?;
         let bytes = self.writer.get_mut();
-        let written = ((self.passed + bytes.len()) as u64, xxh3_64(&bytes[self.hashed..]));
+        let written = ((self.flushed + bytes.len()) as u64, xxh3_64(&bytes[self.hashed..]));
         self.hashed = bytes.len();
         if bytes.len() >= PASSED_BYTES {
             (self.to)(bytes)?;
-            self.passed += bytes.len();
+            self.flushed += bytes.len();
             bytes.clear();
             self.hashed = 0;
         }
@@ -211,7 +211,7 @@ impl<'a> Passed<'a> {
         texts.into_iter().for_each(|(key, text)| self.writer.write_metadata(key, text));
         let bytes = self.writer.into_inner().map_err(arrow_bug)?;
         (self.to)(&bytes)?;
-        Ok(((self.passed + bytes.len()) as u64, xxh3_64(&bytes[self.hashed..])))
+        Ok(((self.flushed + bytes.len()) as u64, xxh3_64(&bytes[self.hashed..])))
     }
 }
 

@@ -5,7 +5,7 @@ use super::*;
 use crate::schema::Operation;
 
 /// Freeze a trunk and two equal forks of it without ordinals; the fork of number `first` gets the first decision.
-fn decided(first: usize, decisions: [impl Fn(&mut Decision, &[Handle], Handle); 2]) -> Result<Batch> {
+fn decided(first: usize, decisions: &[impl Fn(&mut Decision, &[Handle], Handle); 2]) -> Result<Batch> {
     let mut forest = Forest::new(0, 0);
     forest.add_group(0, "task")?;
     let trunk = forest.start(0, 0)?;
@@ -39,7 +39,7 @@ fn forks_with_different_decisions_are_ordered_by_them_and_not_by_arrival() -> Re
         [|_, _, _| (), |decision, _, result| decision.result = Some(result)],
     ];
     for (case, decisions) in cases.into_iter().enumerate() {
-        let (one, other) = (decided(0, decisions)?, decided(1, decisions)?);
+        let (one, other) = (decided(0, &decisions)?, decided(1, &decisions)?);
         assert_eq!(without_time(&one), without_time(&other), "case {case}");
     }
     Ok(())
