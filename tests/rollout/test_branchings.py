@@ -246,12 +246,12 @@ def test_lookahead_is_within_its_group() -> None:
 def test_similarity_of_two_branches() -> None:
     own, other = np.array([1, 2, 3, 4, 5], np.int32), np.array([9, 2, 3, 4, 5], np.int32)
     # One edit of five; four in common at the end and in order.
-    assert LookaheadBranching(distance=0.21).alike(own, other)
-    assert not LookaheadBranching(distance=0.2).alike(own, other)
-    assert LookaheadBranching(distance=0.0, suffix=0.75).alike(own, other)
-    assert not LookaheadBranching(distance=0.0, suffix=0.8).alike(own, other)
-    assert LookaheadBranching(distance=0.0, rouge=0.75).alike(own, other)
-    assert not LookaheadBranching(distance=0.0, rouge=0.8).alike(own, other)
+    assert LookaheadBranching(distance=0.21).are_similar(own, other)
+    assert not LookaheadBranching(distance=0.2).are_similar(own, other)
+    assert LookaheadBranching(distance=0.0, suffix=0.75).are_similar(own, other)
+    assert not LookaheadBranching(distance=0.0, suffix=0.8).are_similar(own, other)
+    assert LookaheadBranching(distance=0.0, rouge=0.75).are_similar(own, other)
+    assert not LookaheadBranching(distance=0.0, rouge=0.8).are_similar(own, other)
 
 
 class Judged(PruneRunning):

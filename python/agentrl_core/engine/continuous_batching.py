@@ -125,8 +125,9 @@ class ContinuousBatching(ABC):
         except asyncio.CancelledError:
             queued.leaves = True
             self._mail.put("leaves")
-            with suppress(AgentRLError):
-                await asyncio.shield(queued.answer)
+            while not queued.answer.done():
+                with suppress(asyncio.CancelledError, AgentRLError):  # the caller can be cancelled again meanwhile
+                    await asyncio.shield(queued.answer)
             raise
         finally:
             self._strike(queued)

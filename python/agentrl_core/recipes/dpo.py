@@ -2,9 +2,9 @@
 
     L = - mean over pairs of log sigmoid(0.1 (x_chosen - x_rejected)),   x = sum over the answer of log p - log p_ref
 
-The answer with the higher score is chosen. Pairs are groups of two, or draws with the same number in the column `pair`.
-A pair of equal scores has no preferred answer and does not count. `Preference` also has IPO and SLiC (`kind`), label
-smoothing, and means over tokens.
+The answer with the higher score is chosen. A pair is a group of two, or two draws with the same number in the column
+`pair`. A pair of equal scores has no preferred answer and does not count. `Preference` also has IPO and SLiC (`kind`),
+label smoothing, and means over tokens.
 
 Equations:
     Read: the public code and its README; the paper's text was not read.
