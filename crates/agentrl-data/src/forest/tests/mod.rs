@@ -1,4 +1,4 @@
-mod decisions;
+mod equal_forks;
 mod handles;
 mod operations;
 mod program_operations;

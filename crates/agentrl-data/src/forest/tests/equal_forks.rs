@@ -1,8 +1,8 @@
-//! Tests of decisions in the canonical order of forks.
+//! Tests of the canonical order of forks with equal tokens and without ordinals.
 
 use super::operations::{acted, forks};
 use super::*;
-use crate::schema::Operation;
+use crate::schema::{Operation, Role};
 
 /// Freeze a trunk and two equal forks of it without ordinals; the fork of number `first` gets the first decision.
 fn decided(first: usize, decisions: &[impl Fn(&mut Decision, &[Handle], Handle); 2]) -> Result<Batch> {
@@ -42,5 +42,30 @@ fn forks_with_different_decisions_are_ordered_by_them_and_not_by_arrival() -> Re
         let (one, other) = (decided(0, &decisions)?, decided(1, &decisions)?);
         assert_eq!(without_time(&one), without_time(&other), "case {case}");
     }
+    Ok(())
+}
+
+#[test]
+fn forks_whose_answers_have_different_roles_are_ordered_by_them_and_not_by_arrival() -> Result<()> {
+    let answered = |first: usize| -> Result<Batch> {
+        let mut forest = Forest::new(0, 0);
+        forest.add_group(0, "task")?;
+        let trunk = forest.start(0, 0)?;
+        forest.append(trunk, NewNode::prompt(vec![1, 2, 3]))?;
+        let equal = forest.fork_many(trunk, None, None, &forks(2, None))?;
+        for (place, role) in [Role::Member, Role::Helper].into_iter().enumerate() {
+            let parent = Some(equal[(first + place) % 2]);
+            let answer = forest.start_as(0, &Start { member: 1 + place as u32, parent, role, ..Start::default() })?;
+            forest.append(answer, NewNode::prompt(vec![4]))?;
+            acted(&mut forest, answer, 20, 1.0);
+            forest.finish(answer, Finish::default())?;
+        }
+        for trajectory in [trunk, equal[0], equal[1]] {
+            acted(&mut forest, trajectory, 10, 1.0);
+            forest.finish(trajectory, Finish::default())?;
+        }
+        forest.freeze()
+    };
+    assert_eq!(without_time(&answered(0)?), without_time(&answered(1)?));
     Ok(())
 }
