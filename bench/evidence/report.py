@@ -183,7 +183,7 @@ def screening_summary(found: Records, slow: Records) -> str:
             for name, verdict in of_world.items()
         )
         again = []
-        for rate in ("@slow", studies.SLOWEST):
+        for rate in studies.SLOW_RATES:
             improved = [
                 screening_verdict(slowly[name + rate][world]).startswith("improves")
                 for name, verdict in of_world.items()
@@ -192,7 +192,7 @@ def screening_summary(found: Records, slow: Records) -> str:
             again.append(f"{sum(improved)} of {len(improved)}")
         rows.append((world, *counts, len(verdicts), partly, *again))
     head = ("world", "improve", "do not", "fail", "refused", "in all", "lose from the weakest start alone")
-    return table((*head, "improve at a quarter of the rate", "improve at a sixty-fourth"), rows)
+    return table((*head, *(f"improve at {words}" for words in studies.SLOW_RATES.values())), rows)
 
 
 def loses_from_weakest_alone(runs: Sequence[dict[str, Any]]) -> bool:
@@ -234,10 +234,9 @@ def screening_table(found: Records, slow: Records) -> str:
                 continue
             verdict = screening_verdict(runs)
             why = next((each["error"] for each in runs if "error" in each), "")
-            fails = verdict.startswith("does not")
-            for rate, words in (("@slow", "a quarter of the rate"), (studies.SLOWEST, "a sixty-fourth")):
-                again = slowly[name + rate][world]
-                if again and fails:
+            rates = studies.SLOW_RATES if verdict.startswith("does not") else {}
+            for rate, words in rates.items():
+                if again := slowly[name + rate][world]:
                     verdict += f"; at {words} {_gains(again)}: {screening_verdict(again)}"
             cells += [_gains(runs) or _cell(why), verdict]
         rows.append((f"[{name}](catalogue/{name}.md)", *cells))

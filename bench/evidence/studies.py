@@ -22,6 +22,8 @@ SCREENED = ("chain",)
 """Worlds of the screening. The other worlds support no recipe that this one refuses."""
 SLOWEST = "@slow@slow@slow"
 """End of the names of arms with a sixty-fourth of the learning rate."""
+SLOW_RATES = {"@slow": "a quarter of the rate", SLOWEST: "a sixty-fourth"}
+"""Ends of the names of arms of `screening_slow`, with the learning rate in words."""
 MANY_STEPS = 100
 """Optimizer steps of a batch above which a recipe also runs at a sixty-fourth of the rate."""
 
