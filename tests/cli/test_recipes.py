@@ -17,7 +17,7 @@ from agentrl_core.loss import Clip, Policy
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def output_of(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     monkeypatch.delenv("COLUMNS", raising=False)
 
     def call(*arguments: object, status: int = 0) -> str:
@@ -32,52 +32,52 @@ def listed(printed: str) -> list[str]:
     return [line.split()[0] for line in printed.splitlines()[1:-1]]
 
 
-def test_the_list_has_all(said: Callable[..., str]) -> None:
-    printed = said()
+def test_the_list_has_all(output_of: Callable[..., str]) -> None:
+    printed = output_of()
     assert listed(printed) == recipes.names()
     assert f"{len(recipes.names())} of {len(recipes.names())} recipes" in printed
 
 
-def test_the_list_is_filtered_by_phase_needs_and_facts(said: Callable[..., str]) -> None:
-    replayed = listed(said("--phase", "replay"))
+def test_the_list_is_filtered_by_phase_needs_and_facts(output_of: Callable[..., str]) -> None:
+    replayed = listed(output_of("--phase", "replay"))
     assert replayed == [name for name in recipes.names() if recipes.get(name).replay is not None]
     assert "arpo_gui" in replayed
-    assert "ppo" in listed(said("--needs-critic"))
-    assert said("--needs-critic") == said("--needs", "critic")
-    assert "grpo" not in listed(said("--needs", "reference"))
-    assert {"dpo", "ppo"} & set(listed(said("--needs", "reference"))) == {"dpo"}
-    assert "flawed" in next(line for line in said("--facts").splitlines() if line.startswith("fapo "))
-    assert "grpo" not in listed(said("--facts"))
-    both = listed(said("--phase", "rollout", "--needs", "reference"))
-    assert set(both) == set(listed(said("--phase", "rollout"))) & set(listed(said("--needs", "reference")))
+    assert "ppo" in listed(output_of("--needs-critic"))
+    assert output_of("--needs-critic") == output_of("--needs", "critic")
+    assert "grpo" not in listed(output_of("--needs", "reference"))
+    assert {"dpo", "ppo"} & set(listed(output_of("--needs", "reference"))) == {"dpo"}
+    assert "flawed" in next(line for line in output_of("--facts").splitlines() if line.startswith("fapo "))
+    assert "grpo" not in listed(output_of("--facts"))
+    both = listed(output_of("--phase", "rollout", "--needs", "reference"))
+    assert set(both) == set(listed(output_of("--phase", "rollout"))) & set(listed(output_of("--needs", "reference")))
     assert both
 
 
-def test_json_is_the_same(said: Callable[..., str]) -> None:
-    rows: list[dict[str, Any]] = json.loads(said("--phase", "replay", "--json"))
-    assert [row["name"] for row in rows] == listed(said("--phase", "replay"))
+def test_json_is_the_same(output_of: Callable[..., str]) -> None:
+    rows: list[dict[str, Any]] = json.loads(output_of("--phase", "replay", "--json"))
+    assert [row["name"] for row in rows] == listed(output_of("--phase", "replay"))
     [arpo_gui] = [row for row in rows if row["name"] == "arpo_gui"]
     assert {"name": "reward.format", "level": "draw"} in arpo_gui["facts"]
-    shown = json.loads(said("show", "ppo", "--json"))
+    shown = json.loads(output_of("show", "ppo", "--json"))
     assert shown["recipe"] == json.loads(json.dumps(recipes.PPO.to_dict()))
     assert shown["trained"] == ["critic", "policy"]
 
 
-def test_a_page_has_everything(said: Callable[..., str]) -> None:
-    printed = said("show", "arpo")
+def test_a_page_has_everything(output_of: Callable[..., str]) -> None:
+    printed = output_of("show", "arpo")
     for part in ("arXiv:2507.19849", "Pr(copy)", "Place of a branch", "EntropyBranching", "models: policy"):
         assert part in printed
     assert recipes.ARPO.to_toml().strip() in printed
 
 
-def test_incomplete_lists_the_omissions_of_recipes(said: Callable[..., str]) -> None:
-    printed = said("--incomplete")
+def test_incomplete_lists_the_omissions_of_recipes(output_of: Callable[..., str]) -> None:
+    printed = output_of("--incomplete")
     rows = [line for line in printed.splitlines() if line.startswith("rloo ")]
     assert rows
     assert "N1, N2, KL in the reward" in rows[0]
     assert not any(line.startswith("dapo ") for line in printed.splitlines()), "it leaves nothing out"
     assert "recipes that were compared with their source leave something out" in printed
-    rows = json.loads(said("--incomplete", "--json"))
+    rows = json.loads(output_of("--incomplete", "--json"))
     assert {"N1, N2, KL in the reward"} == next(row for row in rows if row["name"] == "rloo")["left_out"].keys()
 
 
@@ -109,27 +109,27 @@ Differs:
         _ = RecipePage(recipes.GRPO, text.replace("- 3, reward:", "- reward:")).equations
 
 
-def test_two_recipes_are_compared(said: Callable[..., str], tmp_path: Path) -> None:
-    printed = said("diff", "grpo", "dapo")
+def test_two_recipes_are_compared(output_of: Callable[..., str], tmp_path: Path) -> None:
+    printed = output_of("diff", "grpo", "dapo")
     assert ["loss.clip.high", "0.2", "0.28"] in [line.split() for line in printed.splitlines()]
     assert "reward[0]" not in printed, "the first link of a chain is compared with the component alone"
     mine = tmp_path / "mine.toml"
     mine.write_text(recipes.GRPO.replace(name="mine", epochs=3).to_toml())
-    assert [line.split() for line in said("diff", "grpo", mine).splitlines()] == [
+    assert [line.split() for line in output_of("diff", "grpo", mine).splitlines()] == [
         ["place", "grpo", "mine"],
         ["epochs", "1", "3"],
     ]
-    assert said("diff", "grpo", "grpo") == "grpo and grpo are equal\n"
-    assert json.loads(said("diff", "grpo", mine, "--json")) == [{"place": "epochs", "grpo": "1", "mine": "3"}]
+    assert output_of("diff", "grpo", "grpo") == "grpo and grpo are equal\n"
+    assert json.loads(output_of("diff", "grpo", mine, "--json")) == [{"place": "epochs", "grpo": "1", "mine": "3"}]
     assert differences(RecipePage(recipes.GRPO), RecipePage(recipes.GRPO.replace(minibatches=2))) == [
         ("minibatches", "1", "2")
     ]
 
 
-def test_a_user_s_file_has_a_page(said: Callable[..., str], tmp_path: Path) -> None:
+def test_a_user_s_file_has_a_page(output_of: Callable[..., str], tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(recipes.FAPO.replace(name="mine").to_toml())
-    assert "facts of the environment: flawed (draw)" in said("show", mine)
+    assert "facts of the environment: flawed (draw)" in output_of("show", mine)
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,10 @@ def test_a_user_s_file_has_a_page(said: Callable[..., str], tmp_path: Path) -> N
         (("show", "nothing.toml"), "recipe file 'nothing.toml' cannot be read"),
     ],
 )
-def test_errors_are_one_line_with_a_remedy(said: Callable[..., str], arguments: tuple[str, ...], message: str) -> None:
-    printed = said(*arguments, status=1)
+def test_errors_are_one_line_with_a_remedy(
+    output_of: Callable[..., str], arguments: tuple[str, ...], message: str
+) -> None:
+    printed = output_of(*arguments, status=1)
     assert message in printed
     assert len(printed.splitlines()) == 1
 

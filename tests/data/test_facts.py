@@ -25,32 +25,32 @@ ends = st.fixed_dictionaries({}, optional={"answer": texts, "length": numbers})
 trajectories = st.tuples(st.lists(steps, min_size=1, max_size=3), ends, st.booleans())
 batches = st.lists(st.lists(trajectories, min_size=1, max_size=3), min_size=1, max_size=2)
 
-Said = list[dict[str, Any]]
+FactRows = list[dict[str, Any]]
 
 
-def whole(said: dict[str, Any], level: str) -> dict[str, Any]:
+def whole(facts: dict[str, Any], level: str) -> dict[str, Any]:
     """Return the facts of a row, None for missing ones."""
-    return {name: said.get(name) for name in sorted(FACTS[level])}
+    return {name: facts.get(name) for name in sorted(FACTS[level])}
 
 
-def grow(script: Any, iteration: int) -> tuple[Batch, Said, Said]:
+def grow(script: Any, iteration: int) -> tuple[Batch, FactRows, FactRows]:
     """Return a batch of groups, with facts of its steps and trajectories; a fork inherits its parent's first ones."""
     forest = Forest(iteration=iteration, facts=FACTS)
-    of_steps: Said = []
-    of_ends: Said = []
+    of_steps: FactRows = []
+    of_ends: FactRows = []
     for group, members in enumerate(script):
         forest.add_group(group, "task")
         for member, (turns, end, forks) in enumerate(members):
             trajectory = forest.start(group, member)
             forest.append(trajectory, [1, group], kind="prompt")
             fork = None
-            for turn, said in enumerate(turns):
+            for turn, facts in enumerate(turns):
                 forest.append(trajectory, [3 + turn, member], kind="action", logprobs=[-1.0, -0.5])
-                forest.step(trajectory, facts=said)
+                forest.step(trajectory, facts=facts)
                 forest.append(trajectory, [2], kind="observation")
                 fork = forest.fork(trajectory, ordinal=0) if forks and turn == 0 else fork
             forest.finish(trajectory, reward=1.0, facts=end)
-            of_steps += [whole(said, "step") for said in turns]
+            of_steps += [whole(facts, "step") for facts in turns]
             of_ends.append(whole(end, "trajectory"))
             if fork is not None:
                 forest.append(fork, [9], kind="action", logprobs=[-1.0])
@@ -60,14 +60,14 @@ def grow(script: Any, iteration: int) -> tuple[Batch, Said, Said]:
     return forest.freeze(), of_steps, of_ends
 
 
-def said(table: Any) -> Said:
+def facts_of(table: Any) -> FactRows:
     return pl.DataFrame(table)["facts"].to_list()
 
 
-def check(batch: Batch, of_steps: Said, of_ends: Said) -> None:
+def check(batch: Batch, of_steps: FactRows, of_ends: FactRows) -> None:
     """Compare the columns at every level with the dicts."""
-    assert said(batch.steps) == of_steps
-    assert said(batch.trajectories) == of_ends
+    assert facts_of(batch.steps) == of_steps
+    assert facts_of(batch.trajectories) == of_ends
     assert batch.facts == FACTS
     rows = pl.DataFrame(batch.trajectories).with_row_index()["trajectory_id", "index"].rows()
     row_of = dict(rows)
@@ -104,7 +104,7 @@ def test_facts_go_with_their_rows(tmp_path_factory: pytest.TempPathFactory, scri
         draws = np.arange(batch.num_draws)[::-1]
         check(batch.select_draws(draws), of_steps, of_ends)
         check(batch.with_draws(batch.column("trajectory_id", "draw")[:1]), of_steps, of_ends)
-    every = [[row for part in parts for row in part] for parts in zip(*(said[1:] for said in grown), strict=True)]
+    every = [[row for part in parts for row in part] for parts in zip(*(facts[1:] for facts in grown), strict=True)]
     check(Batch.concat([batch for batch, *_ in grown]), *every)
     with Store.open(run) as store:
         for iteration, (new, *_) in enumerate(grown):
@@ -130,7 +130,7 @@ def test_facts_go_with_their_rows(tmp_path_factory: pytest.TempPathFactory, scri
         with Store.open(run, read_only=True) as store:
             for iteration, (_, of_steps, of_ends) in enumerate(grown):
                 check(store.batch(iteration), of_steps, of_ends)
-            assert [said(store.steps), said(store.trajectories)] == every
+            assert [facts_of(store.steps), facts_of(store.trajectories)] == every
             assert store.verify() == []
             ids = pl.DataFrame(store.trajectories)["trajectory_id"].to_list()
             check(store.trajectory_batch(ids), *every)
@@ -141,13 +141,13 @@ def test_facts_go_with_their_rows(tmp_path_factory: pytest.TempPathFactory, scri
             store.compact()
 
 
-def one(declared: Any, **said: Any) -> Batch:
+def one(declared: Any, **options: Any) -> Batch:
     forest = Forest(facts=declared)
     forest.add_group(0, "task")
     trajectory = forest.start(0, 0)
     forest.append(trajectory, [1], kind="prompt")
     forest.append(trajectory, [2], kind="action", logprobs=[-1.0])
-    forest.finish(trajectory, reward=1.0, **said)
+    forest.finish(trajectory, reward=1.0, **options)
     return forest.freeze()
 
 
@@ -215,7 +215,7 @@ def test_a_fact_beside_a_component_of_the_reward() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("facts", "message"),
     [
         ({"other": 1.0}, r'facts has "other", which is declared for no trajectory; declared are .*"answer"'),
         ({"answer": 1.0}, r'facts\["answer"\] is the number 1, but it is declared as a key'),
@@ -225,16 +225,16 @@ def test_a_fact_beside_a_component_of_the_reward() -> None:
         ({"length": [1]}, r'facts\["length"\] is of type list; give a number, a text or bytes'),
     ],
 )
-def test_invalid_facts_are_refused(said: Any, message: str) -> None:
+def test_invalid_facts_are_refused(facts: Any, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        one({"trajectory": {"answer": "key", "length": "number"}}, facts=said)
+        one({"trajectory": {"answer": "key", "length": "number"}}, facts=facts)
 
 
 def test_facts_are_stored_as_keys_and_numbers() -> None:
     declared = {"trajectory": {"answer": "key", "length": "number"}}
     batch = one(declared, facts={"answer": b"\x00\xff", "length": True})
-    assert said(batch.trajectories) == [{"answer": "00ff", "length": 1.0}]
-    assert said(one(declared, facts={"answer": None, "length": float("nan")}).trajectories) == [
+    assert facts_of(batch.trajectories) == [{"answer": "00ff", "length": 1.0}]
+    assert facts_of(one(declared, facts={"answer": None, "length": float("nan")}).trajectories) == [
         {"answer": None, "length": None}
     ]
     halves = one(declared, facts={"length": 0.5})
@@ -253,13 +253,13 @@ def test_ingest_takes_columns_of_facts() -> None:
     forest, chats = begun()
     forest.ingest(chats, prompts=[[1]] * 3, outputs=[[2], [3], [4]], facts=columns)
     forest.abort()
-    assert said(forest.freeze().steps) == expected
+    assert facts_of(forest.freeze().steps) == expected
     forest, chats = begun()
     forest.append_many(chats, [[1]] * 3, kind="prompt")
     series = {"flawed": pl.Series([1.0, None, 0.5]), "tool": pl.Series(["a", None, "01"])}
     forest.append_many(chats, [[2], [3], [4]], kind="action", facts=series)
     forest.abort()
-    assert said(forest.freeze().steps) == expected
+    assert facts_of(forest.freeze().steps) == expected
     for wrong, message in (
         ({"flawed": [1.0]}, r'facts\["flawed"\] has 1 rows, but trajectories has 3'),
         ({"other": [1.0, 2.0, 3.0]}, 'facts has "other".*nothing of the call was stored'),
