@@ -118,6 +118,12 @@ class Bench:
         met = "reached" if line["ratio"] >= goal else "missed"
         print(f"{work:<44} {peer:<22} {mine:9.2f} ms {other:10.2f} ms {other / mine:8.1f} x  (goal {goal:g}: {met})")
 
+    def alone(self, work: str, ours: Callable[[], Any], reason: str, *, runs: int) -> None:
+        """Time ours without the peer, which is skipped for a reason."""
+        mine = best(ours, runs)
+        self.lines.append({"work": work, "skipped": reason, "ours_ms": mine})
+        print(f"{work:<44} {mine:9.2f} ms; the peer is skipped: {reason}")
+
     def skipped(self, work: str, reason: str) -> None:
         """Note that a peer is not installed."""
         self.lines.append({"work": work, "skipped": reason})

@@ -241,17 +241,19 @@ def main() -> None:
                 return frozen_sizes(*result, turns.sessions)
             return skyrl_sizes(result) if isinstance(result[0], dict) else slime_sizes(result)
 
-        for form in (whole, from_lists, deltas):
+        forms = ((whole, "contexts, flat"), (from_lists, "contexts, lists"), (deltas, "deltas, flat"))
+        for form, _ in forms:
             np.testing.assert_array_equal(sizes(form()), turns.sizes())
             seconds = best(form, options.runs) / 1e3
             rates[f"{name}, {form.__name__}: turns/s"] = len(handles) / seconds
             rates[f"{name}, {form.__name__}: row tokens/s"] = turns.row_tokens / seconds
         if options.slime:
             theirs = slime_run(slime_manager(options.slime), turns)
-            for form, what in ((whole, "contexts, flat"), (from_lists, "contexts, lists"), (deltas, "deltas, flat")):
+            for form, what in forms:
                 bench.against(f"{name}: {what}", "slime", form, theirs, runs=options.runs, goal=1, read=sizes)
         else:
-            bench.skipped(f"{name} against slime", "give --slime")
+            for form, what in forms:
+                bench.alone(f"{name}: {what}", form, "give --slime PATH", runs=options.runs)
         if sessions == 128 and options.skyrl:
             merged = skyrl_run(skyrl_merge(options.skyrl), turns)
             work = f"{turns.row_tokens / 1e6:.1f} M row tokens"

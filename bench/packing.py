@@ -133,7 +133,7 @@ def main() -> None:
             return len(result.input_ids) + count if isinstance(result, packing.TreeRows) else sum(result)
 
         if module is None:
-            bench.skipped(f"trees, {name}", "give --areal PATH")
+            bench.alone(f"trees, {name}", ours, "give --areal PATH", runs=20)
         else:
             bench.against(
                 f"trees, {name}", "AReaL", ours, tries(module, rows.padded()), runs=20, goal=10.0, read=tokens_of

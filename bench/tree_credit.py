@@ -47,7 +47,8 @@ def main() -> None:
     bench = Bench("tree_credit")
     work = f"TreePO, {rows} leaves, depth {options.depth}"
     if options.treepo is None:
-        bench.skipped(work, "give --treepo PATH")
+        bench.alone(f"{work}, tree at hand", from_tree, "give --treepo PATH", runs=50)
+        bench.alone(f"{work}, tree built from paths", from_paths, "give --treepo PATH", runs=50)
     else:
         treepo = load(options.treepo, "treepo_core_algos")
         names = np.array(["#".join(map(str, path)) for path in paths], dtype=object)
@@ -67,7 +68,7 @@ def main() -> None:
 
     work = f"Tree-GRPO, {rows} leaves, trees of 4, prompts of 16"
     if options.tree_grpo is None:
-        bench.skipped(work, "give --tree-grpo PATH")
+        bench.alone(work, nested, "give --tree-grpo PATH", runs=50)
     else:
         tree_grpo = load(options.tree_grpo, "tree_grpo_core_algos")
 
