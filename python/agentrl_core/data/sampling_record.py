@@ -28,13 +28,18 @@ def images_of_contexts(batch: Batch) -> tuple[list[bytes], NDArray[np.int64], ND
     return batch._core.images_of_contexts()
 
 
-def sampling_of(batch: Batch, tokens: NDArray[np.bool_]) -> dict[str, NDArray[np.float32]]:
-    """Return `temperature`, `top_p` and `top_k` of each given token, NaN if not recorded."""
+def sampling_of_nodes(batch: Batch) -> dict[str, NDArray[np.float32]]:
+    """Return `temperature`, `top_p` and `top_k` of each node, `float32[nodes]`; NaN if not recorded."""
     sampled = batch._core.sampled()
-    rows = _nodes(sampled["offsets"], batch)[tokens]
-    return {name: sampled[name][rows] for name in ("temperature", "top_p", "top_k")}
+    return {name: sampled[name] for name in ("temperature", "top_p", "top_k")}
+
+
+def nodes_of_tokens(batch: Batch, tokens: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the node of each chosen action token: a row of `sampling_of_nodes`."""
+    return _nodes(batch._core.sampled()["offsets"], batch)[tokens]
 
 
 def _nodes(offsets: NDArray[np.int64], batch: Batch) -> NDArray[np.int64]:
     """Return the row of the node of each action token."""
-    return np.searchsorted(offsets, np.asarray(batch.column("node_token", "token")), side="right") - 1
+    nodes = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    return nodes[np.asarray(batch.column("node_token", "token"))]

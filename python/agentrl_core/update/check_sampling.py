@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.data.codes import CODES
-from agentrl_core.data.sampling_record import sampling_of
+from agentrl_core.data.sampling_record import nodes_of_tokens, sampling_of_nodes
 from agentrl_core.exceptions import AgentRLWarning, InvalidInputError
 
 if TYPE_CHECKING:
@@ -126,24 +126,18 @@ def check_sampling(recipe: Any, batch: Batch, trainings: Sequence[Train]) -> Non
     use = SamplingUse.of(recipe)
     if not (ratios or use.weights):
         return
-    trained = np.asarray(batch.column("trainable", "token")) != 0
-    steps_of_draw = np.diff(batch.offsets("token")[batch.offsets("step")])
-    trained &= np.repeat(np.asarray(batch.column("trained", "draw")) != 0, steps_of_draw)
-    of_draw = np.repeat(_codes(batch, "old_logprob"), steps_of_draw)
-    compared = trained & (of_draw == CODES["old_logprob"].index("behaviour")) if ratios else np.zeros_like(trained)
-    compared |= trained & use.weights
+    trained = np.asarray(batch.column("trained", "draw")) != 0
+    old_logprob, source = _codes(batch, "old_logprob"), _codes(batch, "source")
+    compared = trained if use.weights else trained & (old_logprob == CODES["old_logprob"].index("behaviour"))
     if compared.any():
-        _check_distribution(use, batch, compared)
-        if use.weights or not all(_is_plain(training.loss) for training in trainings):
-            _check_temperature(use, batch, compared)
-    if not ratios:
+        _check_compared(use, batch, compared, trainings)
+    recomputed = trained & (old_logprob == CODES["old_logprob"].index("recomputed"))
+    recomputed &= source == CODES["source"].index("fresh")
+    if not (ratios and recomputed.any()) or bears_staleness(recipe):
         return
-    fresh = np.repeat(_codes(batch, "source"), steps_of_draw)
-    recomputed = trained & (of_draw == CODES["old_logprob"].index("recomputed"))
-    recomputed &= fresh == CODES["source"].index("fresh")
-    versions = np.asarray(batch.column("policy_version", "token"))[recomputed]
+    versions = np.asarray(batch.column("policy_version", "token"))[_tokens_of(batch, recomputed)]
     versions = versions[versions >= 0]  # negative: not recorded
-    if len(versions) and versions.min() != versions.max() and not bears_staleness(recipe):
+    if len(versions) and versions.min() != versions.max():
         _warn(
             f"recipe {recipe.name!r}: the tokens were sampled by weights of versions {versions.min()} to "
             f"{versions.max()}, and ratios are to log-probs that the present weights recompute, so that they begin at "
@@ -172,26 +166,42 @@ def bears_staleness(recipe: Any) -> bool:
     return not seen.isdisjoint((*weights, *streams))
 
 
-def _check_distribution(use: SamplingUse, batch: Batch, chosen: NDArray[np.bool_]) -> None:
-    sampling = sampling_of(batch, chosen)
+def _tokens_of(batch: Batch, draws: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return whether each token is trained and belongs to one of the draws."""
+    tokens_of_draw = np.diff(batch.offsets("token")[batch.offsets("step")])
+    return np.repeat(draws, tokens_of_draw) & (np.asarray(batch.column("trainable", "token")) != 0)
+
+
+def _check_compared(use: SamplingUse, batch: Batch, draws: NDArray[np.bool_], trainings: Sequence[Train]) -> None:
+    """Check the tokens of draws whose recorded log-probs are used. They are read only if a node could be refused."""
+    sampling = sampling_of_nodes(batch)
     for name, unlike, default in (
         ("top_p", sampling["top_p"] < 1, 1.0),
         ("top_k", sampling["top_k"] > 0, 0),
         ("temperature", sampling["temperature"] == 0, 1.0),
     ):
-        if unlike.any():
+        if not unlike.any():
+            continue
+        nodes = nodes_of_tokens(batch, _tokens_of(batch, draws))
+        refused = nodes[unlike[nodes]]
+        if len(refused):
             raise InvalidInputError(
-                use.message(f"tokens were sampled with {name}={sampling[name][unlike][0]:g}", name, default)
+                use.message(f"tokens were sampled with {name}={sampling[name][refused[0]]:g}", name, default)
             )
+    temperature_counts = use.weights or not all(_is_plain(training.loss) for training in trainings)
+    if temperature_counts and not np.isnan(sampling["temperature"]).all():
+        _check_temperature(use, batch, _tokens_of(batch, draws), sampling["temperature"])
 
 
-def _check_temperature(use: SamplingUse, batch: Batch, chosen: NDArray[np.bool_]) -> None:
-    sampling = sampling_of(batch, chosen)
-    applied = np.asarray(batch.column("inverse_temperature", "token"))[chosen]
-    unlike = ~np.isnan(sampling["temperature"]) & ~np.isclose(applied * sampling["temperature"], 1.0, rtol=1e-3)
+def _check_temperature(
+    use: SamplingUse, batch: Batch, tokens: NDArray[np.bool_], of_nodes: NDArray[np.float32]
+) -> None:
+    applied = np.asarray(batch.column("inverse_temperature", "token"))[tokens]
+    temperature = of_nodes[nodes_of_tokens(batch, tokens)]
+    unlike = np.abs(applied * temperature - 1.0) > 1e-3  # False if not recorded (NaN)
     if unlike.any():
         raise InvalidInputError(
-            f"tokens were sampled with temperature={sampling['temperature'][unlike][0]:g}, but column "
+            f"tokens were sampled with temperature={temperature[unlike][0]:g}, but column "
             f"'inverse_temperature' is {applied[unlike][0]:g}, and recipe {use.recipe!r} compares recorded log-probs "
             'with the model\'s; use recomputed log-probs: recipe.replace(old_logprob="recomputed")'
         )
