@@ -10,7 +10,7 @@ from agentrl_core import loss
 from agentrl_core.component import token
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.loss.surrogate import TokenClip
-from agentrl_core.recipes.aspo import EntropyClip, Flipped
+from agentrl_core.recipes.aspo import EntropyClip, InverseRatio
 from agentrl_core.recipes.bapo import BalancedClip
 from agentrl_core.recipes.dcpo import ProbabilityClip
 from agentrl_core.recipes.dppo import DivergenceMask
@@ -53,7 +53,7 @@ from agentrl_core.recipes.steer import EntropyChange
         (lambda: BalancedClip(low_step=0.0), "low_step=0.0"),
         (lambda: SecondMomentClip(0.0), "at_most=0.0"),
         (lambda: SecondMomentClip(narrowest=loss.Clip(center="proximal")), "give a clip with center=.one"),
-        (lambda: Flipped(positive_at_most=0.0), "positive_at_most=0.0"),
+        (lambda: InverseRatio(positive_at_most=0.0), "positive_at_most=0.0"),
         (lambda: Smooth(negative=0.0), "negative=0.0"),
         (lambda: loss.Reinforce(at_most=2.0), "at_most=2.0 is not possible; use it with 'ratio'"),
         (lambda: loss.Expert(shape=0.0), "shape=0.0"),

@@ -25,7 +25,7 @@ EACH = pytest.mark.parametrize("name", LOSSES)
 # Their terms depend on sums, means or quantiles over all rows that are given.
 # Detached factors that depend on the log-probs: there the gradient differs from that of the value, on purpose.
 DETACHED = re.compile(
-    "Reinforce|Flipped|BoundedDrift|soft='(upper|both)'"
+    "Reinforce|InverseRatio|BoundedDrift|soft='(upper|both)'"
     "|Ratio.level='(step|sequence|item)'(, (reduce|log_at_most)=['\\w.]+)?\\)"
     "|PrefixMinimum|StratifiedRatio|straight_through=True|EntropyChange|CovarianceEntropy|GatedDistillation"
     "|PairwiseProximal|chi_squared|hellinger|LengthDecoupled|MixtureExpert..|SecondMoment|EntropyScaled|covariance"

@@ -8,7 +8,7 @@ from cases import Case, agree, ppo, transcribed
 from torch import Tensor
 
 from agentrl_core import loss
-from agentrl_core.recipes.aspo import EntropyClip, Flipped
+from agentrl_core.recipes.aspo import EntropyClip, InverseRatio
 
 
 def aspo(case: Case, ratio: Tensor, logprob: Tensor, t: int) -> Tensor:
@@ -38,4 +38,4 @@ def test_entropy_banded_clip(scope: str) -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_one_token_at_a_time(seed: int) -> None:
     case = Case.random(seed)
-    agree(loss.Policy(clip=loss.Clip(0.2, 0.3), surrogate=Flipped(1.1, 1.2)), case, transcribed(case, aspo))
+    agree(loss.Policy(clip=loss.Clip(0.2, 0.3), surrogate=InverseRatio(1.1, 1.2)), case, transcribed(case, aspo))

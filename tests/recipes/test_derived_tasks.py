@@ -17,7 +17,7 @@ from agentrl_core.engine import Request
 from agentrl_core.env import Task
 from agentrl_core.exceptions import AgentRLError
 from agentrl_core.recipes.ada_search import SearchWhereNeeded
-from agentrl_core.recipes.spark import Recycled
+from agentrl_core.recipes.spark import JudgeAndReflect
 from agentrl_core.recipes.urpo import PlayerReferee
 
 YES, NO = "\\boxed{yes}", "\\boxed{no}"
@@ -48,7 +48,7 @@ def judging(share: float) -> Any:
 
 def test_spark_derives_tasks_from_the_outcomes_of_rollouts() -> None:
     def prompts(*answers: str, **options: Any) -> tuple[list[tuple[str, list[float]]], Any]:
-        run = solve(Recycled(**options), in_turn(*answers), group_size=2)
+        run = solve(JudgeAndReflect(**options), in_turn(*answers), group_size=2)
         made = [row for row, recycled in zip(run.drawn, run.fact("recycled"), strict=True) if recycled]
         rewards = [reward for reward, new in zip(run.fact("reward"), run.fact("recycled"), strict=True) if new]
         names = dict.fromkeys(row.prompt for row in made)
@@ -84,7 +84,7 @@ def test_spark_derives_tasks_from_the_outcomes_of_rollouts() -> None:
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 4), st.integers(0, 4), st.integers(1, 4), st.integers(0, 1000))
 def test_spark_makes_no_more_items_than_it_may(judgements: int, reflections: int, tasks: int, seed: int) -> None:
-    program = Recycled(judgements=judgements, reflections=reflections)
+    program = JudgeAndReflect(judgements=judgements, reflections=reflections)
     run = solve(program, judging(0.5), tasks=tasks, group_size=2, seed=seed)
     assert sum(run.fact("recycled")) <= 2 * (min(judgements, tasks) + min(reflections, tasks))
     assert sum(run.fact("recycled")) >= 2 * min(judgements, tasks)
@@ -167,7 +167,7 @@ def test_ada_search_learns_both_ways_and_then_which() -> None:
 
 
 CASES: dict[str, Any] = {
-    "spark": (recipes.SPARK.replace(rollout=Recycled(judgements=1, reflections=1)), judging(0.5), {}),
+    "spark": (recipes.SPARK.replace(rollout=JudgeAndReflect(judgements=1, reflections=1)), judging(0.5), {}),
     "urpo": (
         recipes.URPO,
         lambda _, request: f"{request.seed % 3} {request.seed % 5}",

@@ -13,7 +13,7 @@ import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.engine import Request, Sampling
 from agentrl_core.env import Task
-from agentrl_core.recipes.env_gen import Designed, configurations
+from agentrl_core.recipes.env_gen import DesignedEnvironments, configurations
 from agentrl_core.rollout import read_notes
 
 TWO = 'One: {"question": "dig here"}, another: {"question": "dig there", "payload": {"depth": 2}}. {"no": 1} {'
@@ -50,7 +50,7 @@ def speak(context: str, request: Request) -> str:
 
 
 def test_a_cycle_measures_skills_and_trains_on_designed_environments(tmp_path: Path) -> None:
-    program = Designed(every=2, share=0.5, mixture="groups")
+    program = DesignedEnvironments(every=2, share=0.5, mixture="groups")
     recipe = recipes.ENV_GEN.replace(rollout=program)
     found: list[Any] = []
     for _ in range(4):
@@ -58,7 +58,7 @@ def test_a_cycle_measures_skills_and_trains_on_designed_environments(tmp_path: P
             says = script(speak)
             collect = arl.Collector(says, Skilled(), recipe, store=store, task_pool=64, seed=1, sampling=LONG)
             batch = collect(tasks=12, group_size=2)
-            state = store.state.get("components", {}).get("rollout[0].Designed", program.initial_state())
+            state = store.state.get("components", {}).get("rollout[0].DesignedEnvironments", program.initial_state())
             collect.end_iteration(batch, {})
         found.append((batch, state, told(batch)))
     for batch, state, _ in found[:2]:
@@ -82,7 +82,7 @@ def test_a_cycle_measures_skills_and_trains_on_designed_environments(tmp_path: P
 
 def test_a_cycle_starts_with_designed_tasks_and_continues_with_original_ones(tmp_path: Path) -> None:
     """A cycle is three iterations, and a share of 0.4 is one of them; the first cycle has no written environments."""
-    recipe = recipes.ENV_GEN.replace(rollout=Designed(every=3, share=0.4))
+    recipe = recipes.ENV_GEN.replace(rollout=DesignedEnvironments(every=3, share=0.4))
     designed, measured = [], []
     with arl.Store.open(tmp_path, sync="never") as store:
         collect = arl.Collector(script(speak), Skilled(), recipe, store=store, task_pool=64, seed=1, sampling=LONG)
@@ -97,10 +97,10 @@ def test_a_cycle_starts_with_designed_tasks_and_continues_with_original_ones(tmp
 
 def test_half_of_the_groups_are_on_environments_that_were_written() -> None:
     """400 groups: 4 standard deviations of a fair coin are 40."""
-    program = Designed(every=1, share=0.5, mixture="groups")
+    program = DesignedEnvironments(every=1, share=0.5, mixture="groups")
     made = program.initial_state() | {"made": [{"question": "dig here"}]}
     collect = arl.Collector(script(speak), Skilled(), recipes.ENV_GEN.replace(rollout=program), task_pool=512)
-    collect._head = replace(collect._head, components={"rollout[0].Designed": made})
+    collect._head = replace(collect._head, components={"rollout[0].DesignedEnvironments": made})
     batch = collect(tasks=400, group_size=1)
     assert 160 <= batch.column("designed", "draw").sum() <= 240
 
@@ -111,9 +111,11 @@ def test_invalid_configurations_are_left_out() -> None:
         {"question": "a {b}"},
     ]
     task = Task("train 3", "?", "dig", {"depth": 1}, ("look",))
-    changed = Designed().changed(task, 1, {"payload": None})
+    changed = DesignedEnvironments().changed(task, 1, {"payload": None})
     assert changed == Task("train 3/designed 1", "?", "dig", None, ())
 
 
 def test_env_gen_resumes_after_interruptions() -> None:
-    assert check_resumes(recipes.ENV_GEN.replace(rollout=Designed(every=1)), speak, world=Skilled(), tasks=8)
+    assert check_resumes(
+        recipes.ENV_GEN.replace(rollout=DesignedEnvironments(every=1)), speak, world=Skilled(), tasks=8
+    )

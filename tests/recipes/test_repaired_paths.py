@@ -18,7 +18,7 @@ from agentrl_core.component import IterationRecord
 from agentrl_core.engine import Request
 from agentrl_core.env import ExtraColumn, StepFlag, StepResult
 from agentrl_core.recipes.a3t import Autonomy
-from agentrl_core.recipes.rac import Recovered
+from agentrl_core.recipes.rac import UndoFailedStep
 from agentrl_core.recipes.ui_s1 import ExpertSpine
 
 END = "<|im_end|>"
@@ -132,7 +132,7 @@ def test_no_more_is_patched_than_may_be(patches: int, seed: int) -> None:
 
 def test_rac_learns_to_recover_and_not_the_mistake() -> None:
     answers = in_turn("ok", "<bad>", WRONG, "look", "look", RIGHT)
-    run = solve(Recovered(column="success", turns=3), answers, group_size=1)
+    run = solve(UndoFailedStep(column="success", turns=3), answers, group_size=1)
     trunk, fork = run.drawn
     assert trunk.actions == ["ok", "<bad>", WRONG]
     assert fork.actions == ["ok", "<bad>", "<undo>", "look", "look", RIGHT]
@@ -141,11 +141,11 @@ def test_rac_learns_to_recover_and_not_the_mistake() -> None:
     assert run.fact("reward") == [0, 1]
     assert run.fact("recovered")[1] == 1
     # A correction has a number of turns; a mistake that ends the episode has nothing after it; successes are kept.
-    run = solve(Recovered(column="success", turns=1), in_turn("<bad>", WRONG, "look"), group_size=1)
+    run = solve(UndoFailedStep(column="success", turns=1), in_turn("<bad>", WRONG, "look"), group_size=1)
     assert [row.actions for row in run.drawn] == [["<bad>", WRONG]], "a correction that failed is dropped"
     assert run.asked == 3
-    assert solve(Recovered(column="success"), in_turn("<bad>", RIGHT), group_size=1).asked == 2
-    assert solve(Recovered(column="success"), in_turn(WRONG), group_size=1).asked == 1
+    assert solve(UndoFailedStep(column="success"), in_turn("<bad>", RIGHT), group_size=1).asked == 2
+    assert solve(UndoFailedStep(column="success"), in_turn(WRONG), group_size=1).asked == 1
 
 
 class Refuses(Riddles):
@@ -174,12 +174,12 @@ class Refuses(Riddles):
 def test_rac_trains_no_recovery_after_an_undo_that_the_environment_rejects(outcome: StepResult) -> None:
     said, world = ("ok", "<bad>", WRONG, "look", RIGHT), Refuses("<undo>", outcome)
     with pytest.warns(
-        RuntimeWarning, match=r"undo='<undo>' is refused by the environment of domain .* Recovered\(undo="
+        RuntimeWarning, match=r"undo='<undo>' is refused by the environment of domain .* UndoFailedStep\(undo="
     ):
-        run = solve(Recovered(column="success"), in_turn(*said), group_size=1, world=world)
+        run = solve(UndoFailedStep(column="success"), in_turn(*said), group_size=1, world=world)
     assert [row.actions for row in run.drawn] == [["ok", "<bad>", WRONG]]
     assert run.asked == 3, "nothing is generated behind it"
-    known = solve(Recovered(column="success", undo="back"), in_turn(*said), group_size=1, world=world)
+    known = solve(UndoFailedStep(column="success", undo="back"), in_turn(*said), group_size=1, world=world)
     assert [row.actions for row in known.drawn][1] == ["ok", "<bad>", "back", "look", RIGHT]
 
 

@@ -19,11 +19,11 @@ from agentrl_core.engine import Request
 from agentrl_core.env import ExtraColumn, StepResult
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.a2fm import FixedHint
-from agentrl_core.recipes.active_vln import Anew
+from agentrl_core.recipes.active_vln import ResampleFailedGroups
 from agentrl_core.recipes.ad_hint import HintsByDifficulty
-from agentrl_core.recipes.ampo import Taught
+from agentrl_core.recipes.ampo import TeacherReplacement
 from agentrl_core.recipes.brorl import Pieces
-from agentrl_core.recipes.icpo import Shown
+from agentrl_core.recipes.icpo import OneDemonstration
 from agentrl_core.recipes.xrpo import PriorityRounds
 from agentrl_core.rollout import Branch, RolloutSpec
 
@@ -68,7 +68,7 @@ def test_a2fm_forces_nine_members_into_three_modes() -> None:
 
 def test_active_vln_resamples_a_failed_group_at_most_twice() -> None:
     def made(*answers: str, **options: Any) -> tuple[list[bool], list[list[str]]]:
-        run = solve(Anew(column="success", **options), in_turn(*answers), group_size=2)
+        run = solve(ResampleFailedGroups(column="success", **options), in_turn(*answers), group_size=2)
         return [row.drawn for row in run.rows], [row.actions for row in run.drawn]
 
     assert made(WRONG, RIGHT) == ([True, True], [[WRONG], [RIGHT]])
@@ -93,7 +93,7 @@ def test_active_vln_counts_the_steps_of_a_turn() -> None:
             episode.step = lambda action: replace(answer(action), facts={"steps": 3.0})
             return episode
 
-    run = solve(Anew(column="success", attempts=0), in_turn("look"), world=Walk(), group_size=1)
+    run = solve(ResampleFailedGroups(column="success", attempts=0), in_turn("look"), world=Walk(), group_size=1)
     assert run.rows[0].actions == ["look"] * 2  # 6 steps are more than 2 * 2
     assert run.rows[0].status == "truncated"
 
@@ -101,13 +101,15 @@ def test_active_vln_counts_the_steps_of_a_turn() -> None:
 def test_active_vln_starts_after_a_part_of_the_expert_trajectory() -> None:
     # 6 steps, W = 3: in iteration t = 1, f = log(1) / log(4) = 0, so n = 2 remain and 4 are given.
     world = Riddles((*"abcde", RIGHT))
-    run = solve(Anew(column="success", warm_up=3), in_turn(*["look"] * 5, RIGHT), world=world, group_size=1)
+    run = solve(
+        ResampleFailedGroups(column="success", warm_up=3), in_turn(*["look"] * 5, RIGHT), world=world, group_size=1
+    )
     # At most 2 * 2 steps of its own: the fifth is its last.
     assert [row.actions for row in run.rows if row.drawn] == [[*"abcd", RIGHT]]
     assert [row.trained for row in run.rows if row.drawn] == [RIGHT + END]
     # t = 2: f = (log 2 / log 4)^2 = 1/4, n = 2 + 4/4 = 3; t = 3: f = (log 3 / log 4)^2 = 0.628: n = floor(4.51) = 4.
-    assert [Anew(warm_up=3).left(6, iteration) for iteration in range(5)] == [2, 3, 4, 6, 6]
-    scratch = solve(Anew(warm_up=3, from_scratch=1.0), in_turn(RIGHT), world=world, group_size=1)
+    assert [ResampleFailedGroups(warm_up=3).left(6, iteration) for iteration in range(5)] == [2, 3, 4, 6, 6]
+    scratch = solve(ResampleFailedGroups(warm_up=3, from_scratch=1.0), in_turn(RIGHT), world=world, group_size=1)
     assert scratch.rows[0].actions == [RIGHT]
 
 
@@ -190,7 +192,7 @@ def after_one(recipe: Recipe, first: Speaker, second: Speaker, folder: Any, task
 
 
 def test_icpo_shows_a_demonstration_and_trains_without(tmp_path: Any) -> None:
-    recipe = recipes.GRPO.replace(rollout=Shown(column="success"))
+    recipe = recipes.GRPO.replace(rollout=OneDemonstration(column="success"))
 
     def second(context: str, request: Request) -> str:
         del request
@@ -219,7 +221,7 @@ def test_earlier_solutions_of_a_task_are_retrieved(tmp_path: Any) -> None:
 def test_icpo_drops_failed_rollouts_that_had_a_demonstration() -> None:
     members = RolloutSpec(7) + RolloutSpec(1, hint=FixedHint("an example"), train_without_hint=True, fact="shown")
     for at_least, kept in ((1.0, 7), (None, 8)):
-        program = Shown(members=members, column="success", at_least=at_least)
+        program = OneDemonstration(members=members, column="success", at_least=at_least)
         run = solve(program, in_turn(*[RIGHT] * 7, WRONG))
         assert (run.asked, len(run.drawn)) == (8, kept)
     alone = solve(recipes.ICPO, in_turn(*[RIGHT] * 7, WRONG))
@@ -277,7 +279,7 @@ def test_dyna_mind_shows_half_of_a_group_the_results_of_their_plans() -> None:
 
 
 def test_ampo_takes_the_clearest_teachers() -> None:
-    recipe = recipes.AMPO.replace(rollout=Taught(teachers=("a", "b", "c")))
+    recipe = recipes.AMPO.replace(rollout=TeacherReplacement(teachers=("a", "b", "c")))
     asked: list[int] = []
 
     def speak(context: str, request: Request) -> str:

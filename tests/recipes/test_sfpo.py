@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from agentrl_core.component import IterationRecord
 from agentrl_core.model.pack import PackOutput
 from agentrl_core.recipe import Recipe
-from agentrl_core.recipes.sfpo import SFPO, Unlike
+from agentrl_core.recipes.sfpo import SFPO, DeviationSwitch
 from agentrl_core.schedule import Choice
 
 RATE = 0.01
@@ -74,7 +74,7 @@ def test_three_fast_steps_a_part_of_the_way_and_a_slow_one() -> None:
 
 def test_an_unlike_entropy_leaves_the_fast_steps_out_from_then_on() -> None:
     """The last ten are 1, 1.1, 1, 1.1, 1, 1.1, 1, 1, 1, 3: mean 1.23, deviation 0.592: 2.99 of them; before, 1."""
-    trigger = Unlike()
+    trigger = DeviationSwitch()
     state, values = trigger.initial_state(), []
     for entropy in [1.0, 1.1] * 5 + [1.0] * 3 + [3.0, 1.0]:
         state = trigger.moved(state, {"entropy": entropy})
@@ -82,7 +82,7 @@ def test_an_unlike_entropy_leaves_the_fast_steps_out_from_then_on() -> None:
     assert values == [0.0] * 13 + [1.0, 1.0]
     (either,) = SFPO.chain("hooks")
     assert isinstance(either, Choice)
-    early = SFPO.replace(hooks=Choice(either.of, by=Unlike(window=2, threshold=0.9)))
+    early = SFPO.replace(hooks=Choice(either.of, by=DeviationSwitch(window=2, threshold=0.9)))
     first, second, third = trained(early, 3, [1.0, 3.0, 1.0])
     assert len({*first}) > 2
     assert len({*second}) > 2, "what was measured in an iteration counts from the next on"

@@ -11,7 +11,7 @@ from riddles import check_resumes, solve
 from agentrl_core import recipes
 from agentrl_core.engine import Request
 from agentrl_core.env import StepResult, Task
-from agentrl_core.recipes.ss_orl import Imputed
+from agentrl_core.recipes.ss_orl import ImputedActions
 
 SEEN = ("a door", "a hall", "a key")
 DONE = ("open it", "walk on", "take it")
@@ -46,7 +46,7 @@ def infer(context: str, request: Request) -> str:
     """Return the action between two observations, if the prompt shows both and the one before."""
     del request
     asked = context.rsplit("<|im_start|>user\n", 1)[1].partition("<|im_end|>")[0]
-    questions = {Imputed().question_of(SEEN, step): f"perhaps {action}" for step, action in enumerate(DONE)}
+    questions = {ImputedActions().question_of(SEEN, step): f"perhaps {action}" for step, action in enumerate(DONE)}
     return questions[asked]
 
 
@@ -56,7 +56,7 @@ def test_actions_are_taken_from_the_recording_or_filled_in() -> None:
     recorded = {tuple(row.actions) for row in run.drawn if len(row.actions) == 3}
     assert recorded == {DONE, tuple(f"perhaps {action}" for action in DONE)}
     answers = {(row.prompt, *row.actions) for row in run.drawn if len(row.actions) == 1}
-    assert answers == {(Imputed().question_of(SEEN, step), action) for step, action in enumerate(DONE)}
+    assert answers == {(ImputedActions().question_of(SEEN, step), action) for step, action in enumerate(DONE)}
     imputed, inverse = run.fact("imputed"), run.fact("inverse")
     assert sorted(zip(imputed, inverse, strict=True)) == [(0, 0), (0, 1), (0, 1), (0, 1), (1, 0)]
     paid = dict(zip(zip(imputed, inverse, strict=True), run.fact("score"), strict=True))
@@ -67,8 +67,8 @@ def test_actions_are_taken_from_the_recording_or_filled_in() -> None:
 
 
 def test_the_question_includes_earlier_observations() -> None:
-    assert Imputed(past=0, question="{seen}>{next}").question_of(SEEN, 1) == "a hall>a key"
-    assert Imputed(past=5, question="{seen}>{next}").question_of(SEEN, 2) == "a door\na hall\na key>"
+    assert ImputedActions(past=0, question="{seen}>{next}").question_of(SEEN, 1) == "a hall>a key"
+    assert ImputedActions(past=5, question="{seen}>{next}").question_of(SEEN, 2) == "a door\na hall\na key>"
 
 
 def test_the_recipe_resumes_after_interruptions() -> None:

@@ -19,7 +19,7 @@ from agentrl_core.recipes.coot import Monitored
 from agentrl_core.recipes.ettrl import TokenForks
 from agentrl_core.recipes.fission import Fission
 from agentrl_core.recipes.intervention import Intervene
-from agentrl_core.recipes.scope import LedOn
+from agentrl_core.recipes.scope import TeacherContinuation
 from agentrl_core.rollout import Group, JudgeLocator, Rollout
 from agentrl_core.rollout.programs.repair import reasoning_steps
 
@@ -107,9 +107,9 @@ def test_scope_leads_one_failure_on() -> None:
     assert expert.tolist() == [0] * own + [1] * (len(mended) - own + 1)
     # A teacher without success is dropped; a bad first step, or none, is left alone.
     for speaker in (judging(marks, teacher=WRONG), judging("1: bad"), judging("all fine")):
-        left = solve(LedOn(column="success"), speaker, group_size=2)
+        left = solve(TeacherContinuation(column="success"), speaker, group_size=2)
         assert [row.actions for row in left.drawn] == [[ATTEMPT]] * 2
-    with_teacher = solve(LedOn(column="success", at_most=2), judging(marks), group_size=3)
+    with_teacher = solve(TeacherContinuation(column="success", at_most=2), judging(marks), group_size=3)
     assert sum(mended in row.actions for row in with_teacher.drawn) == 2
 
 
@@ -252,7 +252,7 @@ def objecting(context: str, request: Request) -> str:
 
 PROGRAMS = {
     "forks": (TokenForks(positions=2), in_turn(WRONG)),
-    "led on": (LedOn(column="success"), judging("3: bad")),
+    "led on": (TeacherContinuation(column="success"), judging("3: bad")),
     "clean": (Purify(call="<"), one_of("a <bad>", "b <odd>", RIGHT)),
     "fission": (Fission(column="success", size=2), one_of("<bad>", WRONG)),
     "monitored": (Monitored(tokens=9, patience=2), objecting),

@@ -17,7 +17,7 @@ from agentrl_core.recipes.a2fm import FixedHint
 from agentrl_core.recipes.agent_rlvr import AgentHint
 from agentrl_core.recipes.dars import MoreForHard
 from agentrl_core.recipes.ghpo import HintLadder
-from agentrl_core.recipes.v05 import UntilSure
+from agentrl_core.recipes.v05 import CostAwareSampling
 from agentrl_core.rollout import RolloutSpec, Rounds, SolutionHint
 
 END = "<|im_end|>"
@@ -174,9 +174,9 @@ def test_v05_stops_when_one_more_does_not_pay() -> None:
     assert even.asked == 4
     assert even.fact("prior") == [0] * 4
     # With rewards of 0 and 1, V = 1/2 and the variance 1/4, all is a quarter: at k = 4 (3/16 - 3/19) / 4 = 0.0296 / 4.
-    assert solve(UntilSure(variance=0.25, cost=0.03 / 4), in_turn(RIGHT)).asked == 4
-    assert solve(UntilSure(variance=0.25, cost=0.029 / 4), in_turn(RIGHT)).asked == 5
-    assert solve(UntilSure(cost=0.0, at_most=7), in_turn(RIGHT)).asked == 7
+    assert solve(CostAwareSampling(variance=0.25, cost=0.03 / 4), in_turn(RIGHT)).asked == 4
+    assert solve(CostAwareSampling(variance=0.25, cost=0.029 / 4), in_turn(RIGHT)).asked == 5
+    assert solve(CostAwareSampling(cost=0.0, at_most=7), in_turn(RIGHT)).asked == 7
 
 
 def test_v05_requests_the_prior_from_a_value_model() -> None:
@@ -186,7 +186,7 @@ def test_v05_requests_the_prior_from_a_value_model() -> None:
         asked.extend(len(path) for path in paths)
         return [1.0] * len(paths)
 
-    program = UntilSure(model="value")
+    program = CostAwareSampling(model="value")
     run = solve(program, in_turn(RIGHT), models={"value": value})
     # As good as expected: nothing pays. The request to the value model is not a rollout.
     assert run.asked == len(run.drawn) == 4
@@ -206,7 +206,7 @@ PROGRAMS = {
     ),
     "hints": HintLadder(column="success"),
     "more": MoreForHard(members=RolloutSpec(4), column="success", at_most=9),
-    "until": UntilSure(at_most=8, cost=0.001),
+    "until": CostAwareSampling(at_most=8, cost=0.001),
 }
 MOST = {"kinds": 4, "hints": None, "more": 9, "until": 8}
 """Number of rollouts of a group; None: as many as were requested."""

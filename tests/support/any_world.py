@@ -21,7 +21,7 @@ from agentrl_core.engine.base import TopLogprobs
 from agentrl_core.engine.scripted import ScriptedReply
 from agentrl_core.env import ExtraColumn, StepFlag, StepResult, Task
 from agentrl_core.recipe import Recipe
-from agentrl_core.recipes.ss_orl import Imputed
+from agentrl_core.recipes.ss_orl import ImputedActions
 from agentrl_core.rollout import SelfPlay
 
 AGENTS = ("first", "second", "monitor")
@@ -116,7 +116,7 @@ class AnyWorld:
         self.facts = facts(recipe)
         self.players = recipe.rollout.agents if isinstance(recipe.rollout, SelfPlay) else ()
         self.named = tuple(_texts(recipe.select))
-        self.half_recorded = isinstance(recipe.rollout, Imputed)
+        self.half_recorded = isinstance(recipe.rollout, ImputedActions)
 
     def said(self, *key: object, step: int) -> dict[str, float]:
         """Return the facts of an episode after a step: 0 or 1 by a seed, except if only other numbers make sense."""

@@ -20,12 +20,13 @@ The environment rewards success, scaled by the distance from the goal; its tasks
 Equations:
     Read: the public code and the abstract; the paper's text was not read.
 
-    - C1, budgets: `Anew.budgets`.
-    - C2, end: `Anew.branch` for the budgets; not computed: the environment checks for stops and malformed turns.
+    - C1, budgets: `ResampleFailedGroups.budgets`.
+    - C2, end: `ResampleFailedGroups.branch` for the budgets; not computed: the environment checks for stops and
+      malformed turns.
     - C3, reward: left out: the environment computes it, because it knows the distance.
     - C4, path similarity: left out: the environment knows both paths; the weight of this term is 0 in the script.
-    - C5, resampling: `Anew(attempts=2)`.
-    - C6, expert prefix: `Anew.left`; off here, as in the settings; `warm_up=W` switches it on.
+    - C5, resampling: `ResampleFailedGroups(attempts=2)`.
+    - C6, expert prefix: `ResampleFailedGroups.left`; off here, as in the settings; `warm_up=W` switches it on.
     - C7, advantage: `GroupRelative`; the advantage in a group of one is 0 here, and its reward in verl
       (`singleton="raw"`).
     - C8, loss: `Policy(clip=Clip(0.2, 0.28))`, mean over tokens, no KL.
@@ -57,7 +58,7 @@ from agentrl_core.rollout import Branch, Group, RolloutSpec, RoundResult, Rounds
 
 
 @dataclass(frozen=True)
-class Anew(Rounds):
+class ResampleFailedGroups(Rounds):
     """Resample groups without a successful rollout, with budgets and expert prefixes as in the module docstring.
 
     The draw column `expert` is 1 for the expert's trajectory.
@@ -79,8 +80,8 @@ class Anew(Rounds):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.recipes.active_vln import Anew
-        >>> program = Anew(warm_up=8)
+        >>> from agentrl_core.recipes.active_vln import ResampleFailedGroups
+        >>> program = ResampleFailedGroups(warm_up=8)
         >>> program.left(10, iteration=2)  # 2 + 8 (log 3 / log 9)^2 = 2 + 8 / 4
         4
         >>> program.left(10, iteration=8)
@@ -155,7 +156,7 @@ class Anew(Rounds):
 ACTIVE_VLN = Recipe(
     name="active_vln",
     source="arXiv:2509.12618",
-    rollout=Anew(column="success"),
+    rollout=ResampleFailedGroups(column="success"),
     advantage=GroupRelative(),
     loss=Policy(clip=Clip(0.2, 0.28)),
 )

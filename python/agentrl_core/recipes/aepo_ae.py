@@ -15,8 +15,9 @@ Equations:
 
     - R1, gradient: GRPO's for plain samples and the gradient of log p for the good samples, in one batch.
     - R2, temperature: `BangBang("entropy", threshold=0.5, below=1.2, above=0.8)`, 1.2 before the first update.
-    - C1, samples of the regulator: `Substituted`; its `share` halves their number if the entropy is above the target.
-    - C2, batch: `Substituted`.
+    - C1, samples of the regulator: `SubstituteSamples`; its `share` halves their number if the entropy is above the
+      target.
+    - C2, batch: `SubstituteSamples`.
     - C3, advantage of GRPO: `GroupRelative(group_by="group_id,tilted")`, std of n - 1 and 1e-6 added to it.
     - C4, loss: `Policy`, clip range 0.2, dual clip 3, mean over tokens; `UnitTemperature` and recomputed log-probs.
 
@@ -98,7 +99,7 @@ class BangBang(Controller):
 
 
 @dataclass(frozen=True)
-class Substituted(BatchComponent):
+class SubstituteSamples(BatchComponent):
     """Replace plain samples by good samples of another temperature.
 
     Draws are ordered by their ids. Of the n_t draws with `tilted` whose advantage is above `above`, the first
@@ -114,8 +115,8 @@ class Substituted(BatchComponent):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.recipes.aepo_ae import Substituted
-        >>> Substituted().at_most
+        >>> from agentrl_core.recipes.aepo_ae import SubstituteSamples
+        >>> SubstituteSamples().at_most
         60
     """
 
@@ -150,7 +151,7 @@ AEPO_AE = Recipe(
     ),
     reward=(OutcomeScore(), UnitTemperature()),
     advantage=GroupRelative(group_by="group_id,tilted"),
-    weight=Substituted(share=BangBang("entropy", threshold=0.5, below=1.0, above=0.5)),
+    weight=SubstituteSamples(share=BangBang("entropy", threshold=0.5, below=1.0, above=0.5)),
     loss=Policy(clip=Clip(dual=3.0)),
     old_logprob="recomputed",
     minibatches=4,

@@ -14,7 +14,7 @@ Needs: the reference model, an agent `teacher`.
 Equations:
     Read: the paper's section 2.2 and algorithm 1.
 
-    - N1, loop: `Guided`: each failed attempt is repeated once.
+    - N1, loop: `GuidedRetry`: each failed attempt is repeated once.
     - N2, pairs: `AttemptPairs`; `NearestPairs`, which pairs by length, is not from the paper.
     - N3, DPO: `Preference(beta=0.1)`, on sums over trained tokens.
 
@@ -99,7 +99,7 @@ class _About(HintSource):
 
 
 @dataclass(frozen=True)
-class Guided(Rounds):
+class GuidedRetry(Rounds):
     """Repeat each failed attempt once, with a teacher's guidance that training does not see.
 
     The draw column `attempt` numbers the first attempts of a group from 1; it is -k for the repetition of attempt k.
@@ -108,8 +108,8 @@ class Guided(Rounds):
         guided: spec of a repeated attempt; the program itself sets its count and its fact.
 
     Example:
-        >>> from agentrl_core.recipes.agent_rlvr import Guided
-        >>> sorted(Guided().facts)
+        >>> from agentrl_core.recipes.agent_rlvr import GuidedRetry
+        >>> sorted(GuidedRetry().facts)
         ['attempt']
     """
 
@@ -234,7 +234,7 @@ class NearestPairs(BatchComponent):
 AGENT_RLVR = Recipe(
     name="agent_rlvr",
     source="arXiv:2506.11425",
-    rollout=Guided(column="success"),
+    rollout=GuidedRetry(column="success"),
     advantage=AttemptPairs(),
     loss=Preference(beta=0.1),
 )

@@ -16,8 +16,8 @@ Equations:
     Read: the authors' code, the repository's README, and notes on the paper; its text was not read. Equations 5 to 7
     are as in the notes.
 
-    - 3, trigger: `Taught(solved_above=0.6)`.
-    - 4, number of replacements: `Taught(at_most=2)`.
+    - 3, trigger: `TeacherReplacement(solved_above=0.6)`.
+    - 4, number of replacements: `TeacherReplacement(at_most=2)`.
     - 5, comprehension: `Group.query("comprehension")`; the collector's model computes it.
     - C1, comprehension of the code: the arithmetic mean; it needs another model of the collector.
     - 6, advantage: `AtLeastOne`, then `GroupRelative`; the code does not divide by the std,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Taught(Rounds):
+class TeacherReplacement(Rounds):
     """Replace failed rollouts by teachers' traces if all members failed; the draw column `taught` is 1 for traces.
 
     Args:
@@ -72,8 +72,8 @@ class Taught(Rounds):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.recipes.ampo import Taught
-        >>> Taught(teachers=("large", "larger")).names
+        >>> from agentrl_core.recipes.ampo import TeacherReplacement
+        >>> TeacherReplacement(teachers=("large", "larger")).names
         ['large', 'larger']
     """
 
@@ -178,7 +178,7 @@ class SeparateMeans(BatchComponent):
 AMPO = Recipe(
     name="ampo",
     source="arXiv:2510.02227",
-    rollout=Taught(),
+    rollout=TeacherReplacement(),
     reward=(OutcomeScore(), AtLeastOne()),
     advantage=GroupRelative(),
     weight=(ExpertMask(), SeparateMeans()),

@@ -8,11 +8,11 @@ uncertain if its entropy is above the 0.8-quantile of its response.
 Equations:
     Read: the paper's sections 4 to 7 and its appendix B, and the public code.
 
-    - S1, token masking: `Flipped` masks good tokens above the upper and bad tokens below the lower bound of
+    - S1, token masking: `InverseRatio` masks good tokens above the upper and bad tokens below the lower bound of
       `Clip(0.2, 0.2)`.
-    - 3, weight flipping: `Flipped`.
-    - 12, gradient of a positive token: the gradient of `Flipped`.
-    - S3, soft dual clip: `Flipped(positive_at_most=3.0, negative_at_most=3.0)`.
+    - 3, weight flipping: `InverseRatio`.
+    - 12, gradient of a positive token: the gradient of `InverseRatio`.
+    - S3, soft dual clip: `InverseRatio(positive_at_most=3.0, negative_at_most=3.0)`.
     - C1, entropy bands: an option, `Policy(clip=EntropyClip())`.
     - C2, loss: `Policy`, mean over tokens, `KL(0.001)`.
     - B1, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
@@ -85,7 +85,7 @@ class EntropyClip(OverRows, ClipRange):
 
 
 @dataclass(frozen=True)
-class Flipped(Surrogate):
+class InverseRatio(Surrogate):
     """Weight good tokens by 1 / r, with soft bounds, so that unlikely ones learn most.
 
         f = min(1 / sg(r), positive_at_most) * r / sg(r),   0 if r > upper
@@ -101,9 +101,9 @@ class Flipped(Surrogate):
     Example:
         >>> import torch
         >>> from agentrl_core.loss import ClipBounds, Tokens
-        >>> from agentrl_core.recipes.aspo import Flipped
+        >>> from agentrl_core.recipes.aspo import InverseRatio
         >>> log_ratio = torch.tensor([0.5]).log()
-        >>> factors = Flipped()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, ClipBounds())
+        >>> factors = InverseRatio()(Tokens(log_ratio, None, {"weight_kl": torch.ones(1)}), log_ratio, ClipBounds())
         >>> [factor.tolist() for factor in factors]  # 1 / r and r
         [[2.0], [0.5]]
     """
@@ -124,6 +124,6 @@ ASPO = Recipe(
     name="aspo",
     source="arXiv:2510.06062",
     advantage=GroupRelative(),
-    loss=Policy(clip=Clip(0.2, 0.2), surrogate=Flipped(), kl=KL(0.001)),
+    loss=Policy(clip=Clip(0.2, 0.2), surrogate=InverseRatio(), kl=KL(0.001)),
     minibatches=4,
 )

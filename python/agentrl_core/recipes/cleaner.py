@@ -46,7 +46,7 @@ class Purify(Rollout):
 
     Args:
         retries: largest number of further tries after a failed call.
-        alike: smallest `difflib` ratio at which two calls are similar.
+        similarity_at_least: smallest `difflib` ratio at which two calls are similar.
         probability: share of the rollouts that are repaired.
         call: text that starts a call in an action; its last occurrence counts. In an action without it, the whole
             action is the call.
@@ -63,7 +63,7 @@ class Purify(Rollout):
     """
 
     retries: int = option(3, at_least=0)
-    alike: float = option(0.5, at_least=0, at_most=1)
+    similarity_at_least: float = option(0.5, at_least=0, at_most=1)
     probability: float = option(1.0, at_least=0, at_most=1)
     call: str = option("<call>", filled=True)
 
@@ -91,7 +91,7 @@ class Purify(Rollout):
         """Return the text of the corrected turn, from a failed turn and a later try."""
         reasoning, old = self._parts(bad)
         _, new = self._parts(good)
-        return reasoning + new if SequenceMatcher(None, old, new).ratio() >= self.alike else good
+        return reasoning + new if SequenceMatcher(None, old, new).ratio() >= self.similarity_at_least else good
 
     def _parts(self, text: str) -> tuple[str, str]:
         begin = max(text.rfind(self.call), 0)

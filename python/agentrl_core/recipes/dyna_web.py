@@ -103,12 +103,12 @@ class Dreams(Rollout):
 
 
 @dataclass(frozen=True)
-class Demonstrated(BatchComponent):
+class ImitateExpertDraws(BatchComponent):
     """Set the advantage of the expert's draws to 0 and the stream `expert` of their tokens to 1, for imitation only.
 
     Example:
-        >>> from agentrl_core.recipes.dyna_web import Demonstrated
-        >>> Demonstrated().needs
+        >>> from agentrl_core.recipes.dyna_web import ImitateExpertDraws
+        >>> ImitateExpertDraws().needs
         (draw('advantage'), draw('demonstrated'))
     """
 
@@ -128,7 +128,7 @@ DYNA_WEB = Recipe(
     name="dyna_web",
     source="arXiv:2601.22149",
     rollout=Dreams(),
-    advantage=(GroupRelative(where=Where(column="demonstrated", at_most=0.5)), Demonstrated()),
+    advantage=(GroupRelative(where=Where(column="demonstrated", at_most=0.5)), ImitateExpertDraws()),
     loss=Sum(
         Policy(),
         Imitation("token_mean", tokens="expert"),

@@ -13,14 +13,16 @@ Equations:
     Read: the public code of the environments, the abstract, and a reader's list of the four steps of a cycle. The code
     of the training is not public, and the paper's text was not read.
 
-    - C1, feedback: `Designed.feedback`; rates are whole percents, and so are the mean and the deviation in the prompt.
-    - C2, new environments: `Designed.design`; not computed: the designer writes texts; the recipe's tests check them.
+    - C1, feedback: `DesignedEnvironments.feedback`; rates are whole percents, and so are the mean and the deviation in
+      the prompt.
+    - C2, new environments: `DesignedEnvironments.design`; not computed: the designer writes texts; the recipe's tests
+      check them.
     - C3, consistent inventory: left out: it is specific to one game, whose environment completes missing parts of a
       configuration.
     - C4, copies: not computed: each group draws a configuration, all with equal probability; the rollouts of a group
       are its copies.
-    - N3, order of a cycle: `Designed.on_designed`.
-    - N1, mixture: `Designed(share=0.5)`.
+    - N3, order of a cycle: `DesignedEnvironments.on_designed`.
+    - N1, mixture: `DesignedEnvironments(share=0.5)`.
     - N2, agent: `Policy`, clip range 0.2.
 
 Differs:
@@ -52,7 +54,7 @@ _CHANGED = ("question", "payload")
 
 
 @dataclass(frozen=True)
-class Designed(TextMemory):
+class DesignedEnvironments(TextMemory):
     r"""Roll out groups on their own tasks, and on environments designed for the weak skills of the policy.
 
     The draw column `designed` is 1 for rollouts on designed environments.
@@ -71,8 +73,8 @@ class Designed(TextMemory):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.recipes.env_gen import Designed
-        >>> Designed().skill_lines({"skills": {"dig": [20, 30], "cut": [100]}})
+        >>> from agentrl_core.recipes.env_gen import DesignedEnvironments
+        >>> DesignedEnvironments().skill_lines({"skills": {"dig": [20, 30], "cut": [100]}})
         'dig: 25 % +/- 5 %\ncut: 100 % +/- 0 %'
     """
 
@@ -160,7 +162,7 @@ class Designed(TextMemory):
 class _OnDesigned(Independent):
     """Roll out a group on a designed environment."""
 
-    facts: ClassVar[Mapping[str, ExtraColumn]] = Designed.facts
+    facts: ClassVar[Mapping[str, ExtraColumn]] = DesignedEnvironments.facts
 
     async def group(self, group: Group) -> None:
         """Roll out the requested number of members."""
@@ -208,7 +210,7 @@ def _added(skills: Mapping[str, Any], solved: list[Any]) -> dict[str, list[int]]
 ENV_GEN = Recipe(
     name="env_gen",
     source="arXiv:2403.12014",
-    rollout=Designed(),
+    rollout=DesignedEnvironments(),
     advantage=GroupRelative(),
     loss=Policy(),
 )

@@ -10,13 +10,13 @@ questions. Before the first solution, the eighth member has no demonstration.
 Equations:
     Read: the public code, and notes by others on the paper. The paper's text was not read.
 
-    - C1, rollouts: `Shown`, with `RolloutSpec(train_without_hint=True)`; log-probs are recomputed after the task
-      alone.
+    - C1, rollouts: `OneDemonstration`, with `RolloutSpec(train_without_hint=True)`; log-probs are recomputed after the
+      task alone.
     - C2, annealed reward: `CombineReward(column="shown", only="success")`.
     - C3, advantage: `GroupRelative`; for a group of one it is 0 here, and the reward in the code (`singleton="raw"`).
     - C4, loss of steered rollouts: `Expert`.
     - C5, loss of other rollouts: `Policy`, dual clip 3, one mean over the tokens of C4 and C5.
-    - N1, expert region reject sampling: `Shown(at_least=1.0)`.
+    - N1, expert region reject sampling: `OneDemonstration(at_least=1.0)`.
 
 Differs:
     - Shaping: 0.1 in the code; 0.01 in the paper, by the notes, and here.
@@ -42,7 +42,7 @@ from agentrl_core.weight import ExpertMask
 
 
 @dataclass(frozen=True)
-class Shown(Rounds):
+class OneDemonstration(Rounds):
     """Show one member of a group a demonstration, and drop that member if its score is too low.
 
     The draw column `shown` is 1 for this member.
@@ -55,8 +55,8 @@ class Shown(Rounds):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.recipes.icpo import Shown
-        >>> Shown().final_group_size(group_size=4)
+        >>> from agentrl_core.recipes.icpo import OneDemonstration
+        >>> OneDemonstration().final_group_size(group_size=4)
         8
     """
 
@@ -76,7 +76,7 @@ class Shown(Rounds):
 ICPO = Recipe(
     name="icpo",
     source="arXiv:2510.26519",
-    rollout=Shown(column="success"),
+    rollout=OneDemonstration(column="success"),
     reward=(
         OutcomeScore(success=1.0, failure=0.0),
         CombineReward(column="shown", coefficient=Schedule(start=1.0, end=0.0, iterations=400), only="success"),

@@ -12,13 +12,13 @@ public. Source: INSPO (agentic policy optimisation by instruction-policy co-evol
 Equations:
     Read: the abstract, and notes of others; the paper's text was not read.
 
-    - N1, choice of an instruction: `Instructed.probabilities`.
+    - N1, choice of an instruction: `InstructionSearch.probabilities`.
     - N2, advantage: `GroupRelative`; a group has one instruction and one task.
     - N3, objective: `Policy`, mean over the policy's tokens of a rollout, then over rollouts; clip range 0.2.
-    - N4, weight of an instruction: `Instructed.next`; the mean is over all groups of an iteration with this
+    - N4, weight of an instruction: `InstructionSearch.next`; the mean is over all groups of an iteration with this
       instruction.
-    - N5, pruning: `Instructed.worse`.
-    - N6, new instructions: `Instructed.propose`.
+    - N5, pruning: `InstructionSearch.worse`.
+    - N6, new instructions: `InstructionSearch.propose`.
 
 Differs:
     - Optimizer steps a batch and clip range: not found; 1 and 0.2 here, so the range never acts.
@@ -48,7 +48,7 @@ from agentrl_core.rollout import Cohort, Group, TextMemory, ask_agent, insert_te
 
 
 @dataclass(frozen=True)
-class Instructed(TextMemory):
+class InstructionSearch(TextMemory):
     """Roll out each group under one of several instructions, and replace instructions that bring low rewards.
 
     The draw column `instruction` is the number of the group's instruction.
@@ -69,8 +69,8 @@ class Instructed(TextMemory):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.recipes.inspo import Instructed
-        >>> program = Instructed(begin="Think.|Search first.")
+        >>> from agentrl_core.recipes.inspo import InstructionSearch
+        >>> program = InstructionSearch(begin="Think.|Search first.")
         >>> program.probabilities(program.initial_state()).tolist()
         [0.5, 0.5]
     """
@@ -195,7 +195,7 @@ class Instructed(TextMemory):
 INSPO = Recipe(
     name="inspo",
     source="arXiv:2512.01945",
-    rollout=Instructed(),
+    rollout=InstructionSearch(),
     advantage=GroupRelative(),
     loss=Policy(aggregate="sequence_mean"),
 )

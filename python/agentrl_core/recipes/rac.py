@@ -11,7 +11,7 @@ applies the idea to agents.
 Equations:
     Read: a public port, and notes of others; the paper's text was not read.
 
-    - N1, record: `Recovered`; a correction that fails is dropped.
+    - N1, record: `UndoFailedStep`; a correction that fails is dropped.
     - N2, mask: `Branch.fork(train_prefix=False)`, and `Train(where=Where(column="recovered"))`.
     - N3, loss: `Imitation("token_mean")`.
     - N4, rounds: `Mix`; not computed: the example counts frames of a data set, the memory counts trajectories to draw
@@ -42,7 +42,7 @@ from agentrl_core.rollout import Branch, ErrorLocation, Group, Repair
 
 
 @dataclass(frozen=True)
-class Recovered(Repair):
+class UndoFailedStep(Repair):
     """Fork members after the step at which they failed, undo this step, and let the policy correct it.
 
     If the environment refuses the undo (it flags a format or tool error, or the episode ends), the branch is dropped
@@ -58,8 +58,8 @@ class Recovered(Repair):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.recipes.rac import Recovered
-        >>> Recovered(undo="back", at_most=4).final_group_size(group_size=8)
+        >>> from agentrl_core.recipes.rac import UndoFailedStep
+        >>> UndoFailedStep(undo="back", at_most=4).final_group_size(group_size=8)
         8
     """
 
@@ -81,7 +81,7 @@ class Recovered(Repair):
             warnings.warn(
                 f"rac: undo={self.undo!r} is refused by the environment of domain {group.task.domain!r}, which flagged "
                 "an error or ended the episode; the branch is dropped. Give the action that takes back its last step: "
-                "Recovered(undo=...)",
+                "UndoFailedStep(undo=...)",
                 AgentRLWarning,
                 stacklevel=2,
             )
@@ -106,7 +106,7 @@ RECOVERED = Where(column="recovered", at_least=0.5)
 RAC = Recipe(
     name="rac",
     source="arXiv:2509.07953",
-    rollout=Recovered(column="success", at_most=4),
+    rollout=UndoFailedStep(column="success", at_most=4),
     loss=Train(Imitation("token_mean"), where=RECOVERED),
     replay=Mix(Memory(where=RECOVERED), share=0.5, old_logprob="none"),
 )

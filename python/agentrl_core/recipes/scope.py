@@ -10,7 +10,7 @@ Equations:
     Read: the paper's abstract, and notes of others, which propose the numbers.
 
     - N1, first error: `FirstBadStep(threshold=0.5)`.
-    - N2, repaired rollout: `LedOn`, in the place of the failure.
+    - N2, repaired rollout: `TeacherContinuation`, in the place of the failure.
     - N3, advantage: `GroupRelative`, std of n - 1 and 1e-6 added to it.
     - N4, weights of foreign tokens: `Policy(expert=Expert(0.1))`; a teacher's own probabilities are not recorded.
 
@@ -63,7 +63,7 @@ class FirstBadStep(JudgeLocator):
 
 
 @dataclass(frozen=True)
-class LedOn(Repair):
+class TeacherContinuation(Repair):
     """Let a teacher continue a failure from its first bad step.
 
     Args:
@@ -72,8 +72,8 @@ class LedOn(Repair):
             text before the bad step.
 
     Example:
-        >>> from agentrl_core.recipes.scope import LedOn
-        >>> LedOn().at_most
+        >>> from agentrl_core.recipes.scope import TeacherContinuation
+        >>> TeacherContinuation().at_most
         1
     """
 
@@ -102,7 +102,7 @@ class LedOn(Repair):
 SCOPE = Recipe(
     name="scope",
     source="arXiv:2602.24110",
-    rollout=LedOn(column="success"),
+    rollout=TeacherContinuation(column="success"),
     advantage=GroupRelative(),
     weight=ExpertMask(),
     loss=Policy(expert=Expert(0.1)),

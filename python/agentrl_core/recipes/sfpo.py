@@ -17,8 +17,8 @@ Equations:
     - N1, fast trajectory: the first three of four `epochs`, with the old log-probs and advantages of the iteration.
     - N2, reposition: `SyncModel("begin", "policy", mix=0.2)` after the third step.
     - N3, slow correction: the fourth of the `epochs`.
-    - N4, schedule of alpha: `Unlike`; from the next iteration on, `SkipStep` skips the first three steps.
-    - C1, trigger of the code: `Unlike(window=30, threshold=1.0, side="above")`.
+    - N4, schedule of alpha: `DeviationSwitch`; from the next iteration on, `SkipStep` skips the first three steps.
+    - C1, trigger of the code: `DeviationSwitch(window=30, threshold=1.0, side="above")`.
     - N5, loss: `Policy`, mean over tokens, then over rollouts; `GroupRelative`.
     - N6, gain along an eigenvector: the effect of the three fast steps on a quadratic loss.
 
@@ -58,7 +58,7 @@ FAST = 3
 
 
 @dataclass(frozen=True)
-class Unlike(Controller):
+class DeviationSwitch(Controller):
     """0 until a metric differs from its recent values, and 1 from then on: |x - mean| >= threshold (std + 1e-8).
 
     It stays 0 until there are `window` values. The std is the population's (divided by n).
@@ -73,8 +73,8 @@ class Unlike(Controller):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.recipes.sfpo import Unlike
-        >>> trigger = Unlike("entropy", window=3, threshold=1.4)
+        >>> from agentrl_core.recipes.sfpo import DeviationSwitch
+        >>> trigger = DeviationSwitch("entropy", window=3, threshold=1.4)
         >>> state, values = trigger.initial_state(), []
         >>> for entropy in (1.0, 1.1, 1.0, 1.0, 3.0, 1.0):
         ...     state = trigger.moved(state, {"entropy": entropy})
@@ -127,6 +127,6 @@ SFPO = Recipe(
             SyncModel("begin", "policy", mix=0.2, once=FAST, unit="steps_of_iteration"),
             SkipStep(until=FAST + 1, unit="steps_of_iteration"),
         ),
-        by=Unlike(window=30, threshold=1.0, side="above"),
+        by=DeviationSwitch(window=30, threshold=1.0, side="above"),
     ),
 )

@@ -17,7 +17,7 @@ Equations:
     Read: the authors' code, and third-party notes; the paper's text was not read.
 
     - C1, cheap stage: `RecordPrecision`; the user chooses the engine and the group size, which is 96 in the code.
-    - C2, selection: `Extremes`, a quarter of the group: half of it from the top, the rest from the bottom.
+    - C2, selection: `BestAndWorst`, a quarter of the group: half of it from the top, the rest from the bottom.
     - C3, exact stage: the column `recomputed_logprob`; a text is not generated again, so its reward stays.
     - C4, advantage: `GroupRelative` of the selected draws, std with divisor n over the batch, plus 1e-4.
     - C5, weight of a sample: left out: here the advantage, limited to 5 as in the code, enters a policy loss.
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Extremes(BatchComponent):
+class BestAndWorst(BatchComponent):
     """Keep the draws of each group with the largest and with the smallest scores.
 
     Of a group of n scored draws K = floor(share n) are kept, at least two: floor(K / 2) from the top, the rest from
@@ -66,8 +66,8 @@ class Extremes(BatchComponent):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.recipes.sol_rl import Extremes
-        >>> Extremes(share=0.5).makes
+        >>> from agentrl_core.recipes.sol_rl import BestAndWorst
+        >>> BestAndWorst(share=0.5).makes
         (draw('selected_score'), draw('keep'))
     """
 
@@ -99,7 +99,7 @@ SOL_RL = Recipe(
     source="arXiv:2604.06916",
     rollout=RecordPrecision(),
     advantage=(
-        Extremes(),
+        BestAndWorst(),
         GroupRelative(column="selected_score", scale_by="batch", ddof=0, eps=1e-4, at_most=5.0),
     ),
     weight=ImportanceWeight(),

@@ -23,11 +23,12 @@ Equations:
     - 2, reward: the environment's for tasks and reflections, `Label` for judgements.
     - 3, advantage: `GroupRelative(ddof=0)`; each item has its own group.
     - 4, objective: `Policy(kl=KL(0.001))`; not computed: the expectation itself, whose loss is C5.
-    - 5, pointwise items: `Recycled.judge`, of one result.
-    - 6, pairwise items: `Recycled.judge`, of two results.
-    - 7, reflection items: `Recycled.look_again`.
-    - C1, judge items: `Recycled.judge`; `Recycled.judged_alone` decides whether it shows one result or two.
-    - C2, reflection items: `Recycled.look_again`; the paper does not divide the batch into halves.
+    - 5, pointwise items: `JudgeAndReflect.judge`, of one result.
+    - 6, pairwise items: `JudgeAndReflect.judge`, of two results.
+    - 7, reflection items: `JudgeAndReflect.look_again`.
+    - C1, judge items: `JudgeAndReflect.judge`; `JudgeAndReflect.judged_alone` decides whether it shows one result
+      or two.
+    - C2, reflection items: `JudgeAndReflect.look_again`; the paper does not divide the batch into halves.
     - C3, schedule: left out: the code caches items, and trains 64 of them in a separate step once it has that many.
       Here the items of a batch, at most 32 + 32, are sampled and trained with it, so none is older than the policy.
     - C4, advantage in the code: an option, `GroupRelative(eps=1e-9)`, std of n - 1.
@@ -86,7 +87,7 @@ class Label(SideTask):
 
 
 @dataclass(frozen=True)
-class Recycled(Rollout):
+class JudgeAndReflect(Rollout):
     r"""Sample solutions, then judgements of these solutions and reflections on them.
 
     The draw column `recycled` is 1 for judgements and reflections.
@@ -106,8 +107,8 @@ class Recycled(Rollout):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.recipes.spark import Recycled
-        >>> Recycled().result_of("<answer>5</answer> no, <answer>7</answer>")
+        >>> from agentrl_core.recipes.spark import JudgeAndReflect
+        >>> JudgeAndReflect().result_of("<answer>5</answer> no, <answer>7</answer>")
         '7'
     """
 
@@ -235,7 +236,7 @@ def _one(group: Group, name: str, branches: Sequence[Branch]) -> Branch:
 SPARK = Recipe(
     name="spark",
     source="arXiv:2509.22624",
-    rollout=Recycled(),
+    rollout=JudgeAndReflect(),
     advantage=GroupRelative(ddof=0),
     loss=Policy(kl=KL(0.001)),
     minibatches=16,

@@ -20,7 +20,7 @@ Equations:
     Read: the authors' code, and the abstract.
 
     - C1, which trajectories are labelled: left out: the data either have actions or do not.
-    - C2, input of the inverse model: `Imputed.question_of`, `past=1`; texts are neither padded nor normalised.
+    - C2, input of the inverse model: `ImputedActions.question_of`, `past=1`; texts are neither padded nor normalised.
     - C3, loss of the inverse model: `Imitation("token_mean")` of the model `inverse`.
     - C4, proxy label: left out: a mean over models requires numbers; here the action is the response of one model, as
       in the code's default of one model.
@@ -52,7 +52,7 @@ from agentrl_core.schedule import FreezeModel
 
 
 @dataclass(frozen=True)
-class Imputed(Rollout):
+class ImputedActions(Rollout):
     r"""Turn recordings into trajectories, with recorded actions or with actions that an inverse model fills in.
 
     The draw column `imputed` is 1 if the inverse model filled in the actions. `inverse` is 1 for draws that train this
@@ -69,8 +69,8 @@ class Imputed(Rollout):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.recipes.ss_orl import Imputed
-        >>> Imputed(past=1).question_of(["a door", "a room", "a key", "the end"], 2)
+        >>> from agentrl_core.recipes.ss_orl import ImputedActions
+        >>> ImputedActions(past=1).question_of(["a door", "a room", "a key", "the end"], 2)
         'Seen:\na room\na key\n\nThen:\nthe end\n\nWhat was done in between?'
     """
 
@@ -126,7 +126,7 @@ class Imputed(Rollout):
 class _Answered(Rollout):
     """Run a branch with a known answer, which is not sent to the environment."""
 
-    facts: ClassVar[Mapping[str, ExtraColumn]] = Imputed.facts
+    facts: ClassVar[Mapping[str, ExtraColumn]] = ImputedActions.facts
 
     question: str = ""
     answer: str = ""
@@ -162,7 +162,7 @@ INVERSE, RECORDED = Where(column="inverse", at_least=0.5), Where(column="inverse
 SS_ORL = Recipe(
     name="ss_orl",
     source="arXiv:2210.06518",
-    rollout=Imputed(),
+    rollout=ImputedActions(),
     advantage=GroupRelative(singleton="raw"),
     loss=(
         Train(Imitation("token_mean"), "inverse", where=INVERSE),

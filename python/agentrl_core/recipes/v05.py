@@ -4,22 +4,23 @@ A task has k rewards of -1 and 1 so far, with mean v, and a prior V. The squared
 estimated as D2 = max(0, (v - V)^2 - 1/k). The mean has the weight w = D2 / (D2 + 1/k) in the baseline b = w v + (1 - w)
 V, with risk R(k) = w^2 / k + (1 - w)^2 D2. After 4 rollouts a task gets one more while this lowers the risk by more
 than c = 1/256 (with D2 unchanged), up to 16. A = r - b. The paper's prior is the prediction of a frozen value model,
-whose training is left out: `UntilSure(model=...)` queries a model of the collector. Without a model the prior is the
-task's success rate p in the run so far, as a reward: 2 p - 1, or 0 for a new task. For rewards of 0 and 1, set
+whose training is left out: `CostAwareSampling(model=...)` queries a model of the collector. Without a model the prior
+is the task's success rate p in the run so far, as a reward: 2 p - 1, or 0 for a new task. For rewards of 0 and 1, set
 `variance=0.25` here and in the baseline.
 
 Equations:
     Read: a review of the paper, notes by others, and a summary of the abstract. The paper's text was not read.
 
     - N1, baseline: `BaselineRelative(kind="shrunk")`.
-    - N2, error: `UntilSure.error`, with the best weight.
-    - N3, estimated bias and weight: `BaselineRelative(kind="shrunk")`, `UntilSure.gain`.
-    - N4, one more rollout: `UntilSure`, from 4 to 16.
+    - N2, error: `CostAwareSampling.error`, with the best weight.
+    - N3, estimated bias and weight: `BaselineRelative(kind="shrunk")`, `CostAwareSampling.gain`.
+    - N4, one more rollout: `CostAwareSampling`, from 4 to 16.
     - N5, advantage: `BaselineRelative`, without a std.
     - N6, objective: `Policy`.
 
 Differs:
-    - Prior: predicted by a value model in the paper; here the success rate so far, unless `UntilSure` has a model.
+    - Prior: predicted by a value model in the paper; here the success rate so far, unless `CostAwareSampling` has a
+      model.
     - Clip ranges: not given; 0.2 here.
 """
 
@@ -41,7 +42,7 @@ from agentrl_core.rollout import Group, RolloutSpec, RoundResult, Rounds
 
 
 @dataclass(frozen=True)
-class UntilSure(Rounds):
+class CostAwareSampling(Rounds):
     """Sample a task until the next rollout is not worth its cost; the module has the formula.
 
     The draw column `prior` is V.
@@ -56,8 +57,8 @@ class UntilSure(Rounds):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.recipes.v05 import UntilSure
-        >>> UntilSure().gain(mean=0.0, prior=1.0, count=4)  # D2 = 3/4; R(4) = 3/16, R(5) = 3/19
+        >>> from agentrl_core.recipes.v05 import CostAwareSampling
+        >>> CostAwareSampling().gain(mean=0.0, prior=1.0, count=4)  # D2 = 3/4; R(4) = 3/16, R(5) = 3/19
         0.029605...
     """
 
@@ -118,7 +119,7 @@ class UntilSure(Rounds):
 V05 = Recipe(
     name="v05",
     source="arXiv:2603.10848",
-    rollout=UntilSure(),
+    rollout=CostAwareSampling(),
     reward=OutcomeScore(success=1.0, failure=-1.0),
     advantage=BaselineRelative(kind="shrunk", column="prior", variance=1.0),
     loss=Policy(),

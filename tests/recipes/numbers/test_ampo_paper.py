@@ -18,7 +18,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.engine import Request
 from agentrl_core.loss import Clip, Expert, Policy
 from agentrl_core.recipe import Recipe
-from agentrl_core.recipes.ampo import Taught
+from agentrl_core.recipes.ampo import TeacherReplacement
 from agentrl_core.rollout import RoundResult
 from agentrl_core.weight import ExpertMask
 
@@ -53,7 +53,7 @@ def failed(example: Example) -> Found:
         asked.append(request.seed)
         return WRONG if len(asked) <= 5 else f"{len(asked) - 5} {RIGHT}"
 
-    taught = recipes.AMPO.replace(rollout=Taught(teachers=("a", "b", "c")))
+    taught = recipes.AMPO.replace(rollout=TeacherReplacement(teachers=("a", "b", "c")))
     run = solve(taught, speak, group_size=5, models={"comprehension": lambda paths: clear[: len(paths)]})
     traces = sorted(row.actions[0] for row in run.drawn if row.actions[0] != WRONG)
     assert traces == [f"1 {RIGHT}", f"3 {RIGHT}"]

@@ -12,14 +12,14 @@ from paper_files import Example
 from paper_numbers import Found, PaperExamples
 
 from agentrl_core import recipes
-from agentrl_core.recipes.env_gen import Designed
+from agentrl_core.recipes.env_gen import DesignedEnvironments
 from agentrl_core.rollout import Group
 
 EXAMPLES = PaperExamples("env_gen")
 COMMON = CommonExamples(EXAMPLES, recipes.ENV_GEN)
 EXAMPLES.by("old actions and a second optimizer step")(COMMON.second_step)
 PROGRAM = recipes.ENV_GEN.rollout
-assert isinstance(PROGRAM, Designed)
+assert isinstance(PROGRAM, DesignedEnvironments)
 
 
 def feedback(example: Example, *skills: str) -> Found:

@@ -17,7 +17,7 @@ from agentrl_core import recipes
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.loss import Expert
 from agentrl_core.recipes.a2fm import FixedHint
-from agentrl_core.recipes.icpo import Shown
+from agentrl_core.recipes.icpo import OneDemonstration
 from agentrl_core.reward import OutcomeScore
 from agentrl_core.rollout import RolloutSpec
 
@@ -98,7 +98,7 @@ def steps(example: Example) -> Found:
 def rejected(example: Example) -> Found:
     """A demonstration is always there, because no group was solved before."""
     program = recipes.ICPO.rollout
-    assert isinstance(program, Shown)
+    assert isinstance(program, OneDemonstration)
     usual, shown = RolloutSpec(7), RolloutSpec(1, hint=FixedHint("so"), train_without_hint=True, fact="shown")
     found = {}
     for name, at_least in (("advantage_of_the_code", None), ("advantage_after_rejection", program.at_least)):

@@ -17,7 +17,7 @@ from rollouts import small
 from agentrl_core import recipes
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.recipe import Recipe
-from agentrl_core.recipes.sfpo import FAST, Unlike
+from agentrl_core.recipes.sfpo import FAST, DeviationSwitch
 from agentrl_core.schedule import Choice
 
 EXAMPLES = PaperExamples("sfpo")
@@ -25,7 +25,7 @@ SFPO = recipes.SFPO
 HOOKS = SFPO.hooks
 assert isinstance(HOOKS, Choice)
 TRIGGER = HOOKS.by
-assert isinstance(TRIGGER, Unlike)
+assert isinstance(TRIGGER, DeviationSwitch)
 BATCH = small([(0, [1]), (0, [1])], draw_score=[1.0, 0.0])
 
 
@@ -72,7 +72,7 @@ def extremes(example: Example) -> Found:
     }
 
 
-def triggered(controller: Unlike, entropies: list[float]) -> float:
+def triggered(controller: DeviationSwitch, entropies: list[float]) -> float:
     """Return 1 if the fast steps are left out after these entropies, else 0."""
     state = controller.initial_state()
     for entropy in entropies:

@@ -15,12 +15,12 @@ from agentrl_core import recipes
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.engine import Request
 from agentrl_core.env import Task
-from agentrl_core.recipes.spark import Recycled
+from agentrl_core.recipes.spark import JudgeAndReflect
 
 EXAMPLES = PaperExamples("spark")
 CommonExamples(EXAMPLES, recipes.SPARK)
 RECYCLED = recipes.SPARK.rollout
-assert isinstance(RECYCLED, Recycled)
+assert isinstance(RECYCLED, JudgeAndReflect)
 
 
 class Named(Riddles):

@@ -14,13 +14,13 @@ from paper_numbers import Found, PaperExamples, answers, computed
 from riddles import RIGHT, in_turn, solve
 
 from agentrl_core import recipes
-from agentrl_core.recipes.v05 import UntilSure
+from agentrl_core.recipes.v05 import CostAwareSampling
 from agentrl_core.rollout import RolloutSpec
 
 EXAMPLES = PaperExamples("v05")
 LOSSES = given_advantages(recipes.V05)
 PROGRAM = recipes.V05.rollout
-assert isinstance(PROGRAM, UntilSure)
+assert isinstance(PROGRAM, CostAwareSampling)
 
 
 def advantages(*groups: tuple[Value, float]) -> list[Value]:
