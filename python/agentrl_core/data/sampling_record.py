@@ -42,4 +42,5 @@ def nodes_of_tokens(batch: Batch, tokens: NDArray[np.bool_]) -> NDArray[np.int64
 def _nodes(offsets: NDArray[np.int64], batch: Batch) -> NDArray[np.int64]:
     """Return the row of the node of each action token."""
     nodes = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    return nodes[np.asarray(batch.column("node_token", "token"))]
+    found: NDArray[np.int64] = nodes[np.asarray(batch.column("node_token", "token"))]
+    return found

@@ -169,7 +169,8 @@ def bears_staleness(recipe: Any) -> bool:
 def _tokens_of(batch: Batch, draws: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return whether each token is trained and belongs to one of the draws."""
     tokens_of_draw = np.diff(batch.offsets("token")[batch.offsets("step")])
-    return np.repeat(draws, tokens_of_draw) & (np.asarray(batch.column("trainable", "token")) != 0)
+    found: NDArray[np.bool_] = np.repeat(draws, tokens_of_draw) & (np.asarray(batch.column("trainable", "token")) != 0)
+    return found
 
 
 def _check_compared(use: SamplingUse, batch: Batch, draws: NDArray[np.bool_], trainings: Sequence[Train]) -> None:
