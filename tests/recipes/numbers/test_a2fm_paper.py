@@ -33,10 +33,10 @@ def scores(
             "path": "1 | 3",
             "reward": won,
             "success": bool(won),
-            "rewards": {"mode": kind, "forced": made, "format": read},
+            "rewards": {"mode": kind, "forced": is_forced, "format": read},
             **member,
         }
-        for won, kind, made, read in zip(right.tolist(), mode.tolist(), forced.tolist(), form.tolist(), strict=True)
+        for won, kind, is_forced, read in zip(right.tolist(), mode.tolist(), forced.tolist(), form.tolist(), strict=True)
     ]
     return dict(computed(recipe, ["draw.score", "draw.advantage"], members=members))
 
@@ -83,9 +83,9 @@ def prefixed(example: Example) -> Found:
     [first, *_] = solve(recipes.A2FM, in_turn(RIGHT), world=AnyWorld(recipes.A2FM)).rows
     assert first.actions == ["<instant>" + RIGHT]
     prefix = np.full(3, float(first.trained.startswith("<instant>")))
-    own = np.concatenate([prefix, given["turn"], given["answer"]])
+    trainable = np.concatenate([prefix, given["turn"], given["answer"]])
     recipe = plain_reward(recipes.A2FM).replace(advantage=GroupRelative(center="none", scale="none"))
-    member = {"path": "1 | 3*6 ~ 9 9 | 3 3", "reward": float(given["A"]), "trainable": own.tolist()}
+    member = {"path": "1 | 3*6 ~ 9 9 | 3 3", "reward": float(given["A"]), "trainable": trainable.tolist()}
     weights = -computed(recipe, ["gradient.logprob"], members=[member])["gradient.logprob"] / given["A"]
     return {
         "loss_of_prefix": weights[:3],

@@ -96,8 +96,8 @@ def accumulated(example: Example) -> Found:
         world, store = run.world, run.collect.store
         run.collect = Collector(world, world, recipe, store=store, seed=1, task_pool=1, allow_changes=True)
         for solved, failed in zip(example.values["s"].astype(int), example.values["f"].astype(int), strict=True):
-            told = [{"reward": 1}] * solved + [{"reward": 0}] * failed
-            batch = run.batch({"tasks": 1, "group_size": len(told), "answers": {"train 0": told}})
+            answers = [{"reward": 1}] * solved + [{"reward": 0}] * failed
+            batch = run.batch({"tasks": 1, "group_size": len(answers), "answers": {"train 0": answers}})
             found.append(recipe.credit(batch).column("advantage", "draw"))
             run.close(batch, {})
     return {

@@ -24,11 +24,11 @@ CRITIC, POLICY = AC_FLOW.chain("loss")
 def credit(rewards: Sequence[float], values: Sequence[Sequence[float]]) -> Found:
     """Return bounded advantages and twice the critic's loss, for rollouts with a reward at most at their last step."""
     members: list[dict[str, Any]] = []
-    for reward, own in zip(rewards, values, strict=True):
-        steps = [{"reward": 0.0}] * (len(own) - 1) + [{"reward": reward}]
-        paid = {"steps": steps, "reward": reward} if np.isfinite(reward) else {}
-        members.append({"group": str(len(members)), "path": "1 " + " ~ 9 ".join(["| 3"] * len(own)), **paid})
-    flat = [value for own in values for value in own]
+    for reward, rollout_values in zip(rewards, values, strict=True):
+        steps = [{"reward": 0.0}] * (len(rollout_values) - 1) + [{"reward": reward}]
+        scored = {"steps": steps, "reward": reward} if np.isfinite(reward) else {}
+        members.append({"group": str(len(members)), "path": "1 " + " ~ 9 ".join(["| 3"] * len(rollout_values)), **scored})
+    flat = [value for rollout_values in values for value in rollout_values]
     found = computed(
         AC_FLOW.replace(advantage=(LEARNED, BOUNDED), loss=CRITIC, hooks=None),
         ["step.advantage", "loss"],

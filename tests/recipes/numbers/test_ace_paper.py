@@ -55,9 +55,9 @@ def softplus(example: Example) -> Found:
 @EXAMPLES.by("the shift sums over the policy's tokens")
 def shift(example: Example) -> Found:
     given = example.values
-    own = given["m"] > 0
-    member = {"path": path_of(given["m"]), "reward": -1.0, "logprobs": given["lp"][own].tolist()}
-    columns = {"token": {"reference_logprob": given["ref"][own].tolist()}}
+    own_tokens = given["m"] > 0
+    member = {"path": path_of(given["m"]), "reward": -1.0, "logprobs": given["lp"][own_tokens].tolist()}
+    columns = {"token": {"reference_logprob": given["ref"][own_tokens].tolist()}}
     found = computed(GIVEN.replace(weight=RELU), ["token.weight"], members=[member], columns=columns)["token.weight"]
     return {"shift": (found[:1] - 1.0) / RELU.alpha}
 

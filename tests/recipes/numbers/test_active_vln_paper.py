@@ -53,8 +53,8 @@ def warm_up(example: Example) -> Found:
     """The number of steps before the cut, measured on an episode that is 10^9 times as long."""
     program, long = replace(ANEW, warm_up=int(example.values["W"])), 10**9
     least, most = program.at_least, int(example.values["N"])
-    left = [program.left(least + (most - least) * long, int(k) - 1) for k in example.values["k"]]
-    found = np.array([least + (each - least) / long for each in left])
+    remaining_steps = [program.left(least + (most - least) * long, int(k) - 1) for k in example.values["k"]]
+    found = np.array([least + (each - least) / long for each in remaining_steps])
     assert [program.left(most, int(k) - 1) for k in example.values["k"]] == np.floor(found).tolist()
     return {"steps_before_cutting": found}
 

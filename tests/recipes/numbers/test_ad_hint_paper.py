@@ -36,12 +36,12 @@ def lengths(example: Example) -> Found:
     trace, right = int(given["trace"]), (5 * given["mean_reward"]).astype(int).tolist()
     assert len(rounds(NOISELESS, right[0], trace)) == 5
     shortest = replace(NOISELESS, at_most=NOISELESS.at_least)
-    made = [rounds(shortest, 0, trace), *(rounds(NOISELESS, count, trace) for count in right[1:])]
+    attempts = [rounds(shortest, 0, trace), *(rounds(NOISELESS, count, trace) for count in right[1:])]
     found = np.array([NOISELESS.share(difficulty, 0.5) for difficulty in (1 - given["mean_reward"]).tolist()])
     return {
         "ratio": found,
         "before_the_floor": found * trace,
-        "hint_tokens": np.array([rows[-1].actions[0].count("x") for rows in made]),
+        "hint_tokens": np.array([rows[-1].actions[0].count("x") for rows in attempts]),
     }
 
 
@@ -52,12 +52,12 @@ def weights(example: Example) -> Found:
         {"path": f"1 | 8*{count} | 3 3", "reward": reward, "unsampled": [0], "facts": {"hinted": 1}}
         for reward in (1, 0)
     ]
-    own = [float(given["cont"]) - 0.3, float(given["cont"]) + 0.3]
+    response_entropies = [float(given["cont"]) - 0.3, float(given["cont"]) + 0.3]
     found = computed(
         recipes.AD_HINT,
         ["token.weight"],
         members=members,
-        columns={"token": {"current_entropy": [*given["H"].tolist(), *own] * 2}},
+        columns={"token": {"current_entropy": [*given["H"].tolist(), *response_entropies] * 2}},
     )["token.weight"].reshape(2, -1)
     assert (found[:, count:] == 1).all()
     return {"weight_if_advantage_positive": found[0, :count], "weight_if_advantage_negative": found[1, :count]}

@@ -36,13 +36,13 @@ def labels(example: Example) -> Found:
     """Each question has a given number of right samples; then all of them decide that knowledge suffices."""
 
     def label(right: int) -> float:
-        left = [RIGHT] * right
+        remaining_replies = [RIGHT] * right
 
         def speak(context: str, request: Request) -> str:
             del request
             if "know or search" in context:
                 return WORDS[1.0]
-            return left.pop() if left else WRONG
+            return remaining_replies.pop() if remaining_replies else WRONG
 
         run = solve(SearchWhereNeeded(first_stage=0), speak)
         assert sum(row.role == "helper" for row in run.rows) == example.values["K"]

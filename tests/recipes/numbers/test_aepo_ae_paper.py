@@ -45,8 +45,8 @@ def kept(recipe: Recipe, *groups: Sequence[float]) -> list[Value]:
         for reward in rewards
     ]
     found = computed(recipe, ["draw.keep"], members=members)["draw.keep"]
-    own = [bool(each["facts"]["tilted"]) for each in members]
-    return np.split(found[own], np.cumsum([len(rewards) for rewards in groups])[:-1])
+    is_tilted = [bool(each["facts"]["tilted"]) for each in members]
+    return np.split(found[is_tilted], np.cumsum([len(rewards) for rewards in groups])[:-1])
 
 
 @EXAMPLES.by("entropy below, at and above the target")

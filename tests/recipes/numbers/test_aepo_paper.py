@@ -35,8 +35,8 @@ def budget(example: Example) -> Found:
 @EXAMPLES.by("branching")
 def branching(example: Example) -> Found:
     given = zip(*(example.values[name] for name in ("u", "dH", "l")), strict=True)
-    made = [BRANCHING.penalised([Fork(u)], np.array([change]), int(copies), 10)[0] for u, change, copies in given]  # type: ignore[list-item]
-    return {"branch": np.array(made, float)}
+    branches = [BRANCHING.penalised([Fork(u)], np.array([change]), int(copies), 10)[0] for u, change, copies in given]  # type: ignore[list-item]
+    return {"branch": np.array(branches, float)}
 
 
 def slopes(example: Example) -> Found:

@@ -22,10 +22,10 @@ def attempts(
     task: int, won: list[int], lengths: list[int] | None = None, numbers: list[int] | None = None
 ) -> list[dict[str, Any]]:
     """Return rollouts of a task; they are first attempts unless numbered otherwise."""
-    paid = answers(lengths or [1] * len(won), [float(each) for each in won], group=f"{task}")
+    members = answers(lengths or [1] * len(won), [float(each) for each in won], group=f"{task}")
     return [
         {**member, "success": bool(each), "facts": {"attempt": number}}
-        for member, each, number in zip(paid, won, numbers or range(1, len(won) + 1), strict=True)
+        for member, each, number in zip(members, won, numbers or range(1, len(won) + 1), strict=True)
     ]
 
 
@@ -60,13 +60,13 @@ def tasks(example: Example) -> Found:
     numbers = [repeated([one], [other]) for one, other in zip(first, second, strict=True)]
     members = [
         member
-        for task, (one, other, own) in enumerate(zip(first, second, numbers, strict=True))
-        for member in attempts(task, [one, other][: len(own)], numbers=own)
+        for task, (one, other, task_numbers) in enumerate(zip(first, second, numbers, strict=True))
+        for member in attempts(task, [one, other][: len(task_numbers)], numbers=task_numbers)
     ]
     pairs = computed(RLVR, ["draw.pair"], members=members)["draw.pair"]
     owners = np.array([int(member["group"]) for member in members])
     return {
-        "needs_guidance": np.array([len(own) - 1 for own in numbers]),
+        "needs_guidance": np.array([len(task_numbers) - 1 for task_numbers in numbers]),
         "pairs": np.array([len(np.unique(pairs[(owners == task) & (pairs >= 0)])) for task in range(3)]),
     }
 

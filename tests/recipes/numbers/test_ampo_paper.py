@@ -37,28 +37,28 @@ def triggers(scores: Value) -> bool:
 
 def credited(*members: Mapping[str, Any], recipe: Recipe = recipes.AMPO) -> Found:
     """Return scores and advantages of a group."""
-    whole = [{"path": "1 | 3", **member} for member in members]
-    tokens = {"recomputed_logprob": [-1.0] * len(whole)}
-    return dict(computed(recipe, ["draw.score", "draw.advantage"], members=whole, columns={"token": tokens}))
+    group = [{"path": "1 | 3", **member} for member in members]
+    tokens = {"recomputed_logprob": [-1.0] * len(group)}
+    return dict(computed(recipe, ["draw.score", "draw.advantage"], members=group, columns={"token": tokens}))
 
 
 @EXAMPLES.by("a failed group of five gets two of three traces")
 def failed(example: Example) -> Found:
     """Of three teachers, the first and the third give the clearest traces."""
     clear = example.expect["comprehension_of_the_code"].tolist()
-    asked: list[int] = []
+    seeds: list[int] = []
 
     def speak(context: str, request: Request) -> str:
         del context
-        asked.append(request.seed)
-        return WRONG if len(asked) <= 5 else f"{len(asked) - 5} {RIGHT}"
+        seeds.append(request.seed)
+        return WRONG if len(seeds) <= 5 else f"{len(seeds) - 5} {RIGHT}"
 
-    taught = recipes.AMPO.replace(rollout=TeacherReplacement(teachers=("a", "b", "c")))
-    run = solve(taught, speak, group_size=5, models={"comprehension": lambda paths: clear[: len(paths)]})
+    recipe = recipes.AMPO.replace(rollout=TeacherReplacement(teachers=("a", "b", "c")))
+    run = solve(recipe, speak, group_size=5, models={"comprehension": lambda paths: clear[: len(paths)]})
     traces = sorted(row.actions[0] for row in run.drawn if row.actions[0] != WRONG)
     assert traces == [f"1 {RIGHT}", f"3 {RIGHT}"]
-    paid, teacher = example.values["R"].tolist(), example.values["teacher"].tolist()
-    rewards = [paid[0], teacher[0], paid[2], teacher[1], paid[4]]
+    original_rewards, teacher = example.values["R"].tolist(), example.values["teacher"].tolist()
+    rewards = [original_rewards[0], teacher[0], original_rewards[2], teacher[1], original_rewards[4]]
     members = [
         {"reward": reward, "unsampled": bool(place % 2), "facts": {"taught": place % 2}}
         for place, reward in enumerate(rewards)
@@ -87,8 +87,8 @@ def mixed(example: Example, teachers: list[Value], old: Value, new: Value, on: f
     given, rows = example.values, (len(teachers) + 1 if script else 1)
     longest = float(given["L"]) if script else 1.0
     losses = given_advantages(SCRIPT, constant=longest) if script else given_advantages(recipes.AMPO)
-    own = answers([len(each) for each in teachers], [float(given["A_teacher"])] * len(teachers), unsampled=True)
-    members = [*own, {**answers([len(new)], [on])[0], "logprobs": old.tolist()}]
+    teacher_members = answers([len(each) for each in teachers], [float(given["A_teacher"])] * len(teachers), unsampled=True)
+    members = [*teacher_members, {**answers([len(new)], [on])[0], "logprobs": old.tolist()}]
     found = computed(
         losses.replace(weight=(SCRIPT if script else recipes.AMPO).weight),
         ["loss", "gradient.logprob"],

@@ -20,11 +20,11 @@ LOSSES = given_advantages(recipes.APRIEL)
 OUTCOME, PENALTY = recipes.APRIEL.chain("reward")
 
 
-def shares(base: Value, done: Value) -> Value:
+def shares(base: Value, rollout_counts: Value) -> Value:
     """Return the shares of domains after a number of rollouts of each."""
     names = [f"domain {place}" for place in range(len(base))]
     targets = ",".join(f"{name}={share}" for name, share in zip(names, base.tolist(), strict=True))
-    realised = dict(zip(names, (done / done.sum()).tolist(), strict=True))
+    realised = dict(zip(names, (rollout_counts / rollout_counts.sum()).tolist(), strict=True))
     return replace(recipes.APRIEL.select.quota, targets=targets).shares({"realised": realised}, names)
 
 
@@ -93,12 +93,12 @@ def unscored(example: Example) -> Found:
 @EXAMPLES.by("sequences that an older policy sampled")
 def older(example: Example) -> Found:
     given = example.values
-    own = given["m_a"] > 0
+    own_tokens = given["m_a"] > 0
     members = [
         {"path": path_of(given["m_a"]), "reward": float(given["A"][0])},
         {"path": "1 | 3 3", "reward": float(given["A"][1])},
     ]
-    policy = {"logprob": (np.concatenate([given["d_a"][own], given["d_b"]]) - 1.0).tolist()}
+    policy = {"logprob": (np.concatenate([given["d_a"][own_tokens], given["d_b"]]) - 1.0).tolist()}
     free = given_advantages(recipes.APRIEL, clip=None)
     gradient = computed(free, ["gradient.logprob"], members=members, policy=policy)["gradient.logprob"]
     return {

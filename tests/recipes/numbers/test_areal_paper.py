@@ -44,19 +44,19 @@ def test_mathematics_runs_eight_iterations_ahead() -> None:
 @EXAMPLES.by("three policies, four tokens")
 def three_policies(example: Example) -> Found:
     given = example.values
-    own = given["mask"] > 0
-    behave, prox, theta, values = (given[name][own] for name in ("behave", "prox", "theta", "A"))
+    own_tokens = given["mask"] > 0
+    behave, prox, theta, values = (given[name][own_tokens] for name in ("behave", "prox", "theta", "A"))
 
-    def found(**clip: Any) -> Found:
+    def compute(**clip: Any) -> Found:
         changed = given_advantages(recipes.AREAL, clip=replace(CLIP, **clip))
         return dict(single_tokens(changed, behave, theta, values, proximal_logprob=prox))
 
-    unclipped = found(center_at_most=5.0, low=1.0, high=99.0)
+    unclipped = compute(center_at_most=5.0, low=1.0, high=99.0)
     return {
-        "loss_without_filter": found()["loss"],
-        "loss_with_filter": found(center_at_most=5.0)["loss"],
+        "loss_without_filter": compute()["loss"],
+        "loss_with_filter": compute(center_at_most=5.0)["loss"],
         "kept_tokens": np.insert(unclipped["gradient.logprob"] != 0, 2, False),
-        "loss_of_ppo_for_comparison": found(center="one")["loss"],
+        "loss_of_ppo_for_comparison": compute(center="one")["loss"],
     }
 
 

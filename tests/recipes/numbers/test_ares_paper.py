@@ -34,8 +34,8 @@ def explored(counts: Any, difficulty: Any, won: Any, target: float, kind: Any = 
     """Return the bonus of draws with these amounts of exploration, against a target of each difficulty."""
     counts, difficulty = np.asarray(counts, np.float64), np.asarray(difficulty, np.int64)
     means, spreads = (
-        np.array([made(counts[difficulty == of]) if (difficulty == of).any() else np.nan for of in range(3)])
-        for made in (np.mean, np.var)
+        np.array([statistic(counts[difficulty == of]) if (difficulty == of).any() else np.nan for of in range(3)])
+        for statistic in (np.mean, np.var)
     )
     now = _Exploration(
         explores=np.zeros(0, np.bool_),

@@ -47,10 +47,10 @@ def alike(example: Example) -> Found:
     return {"passes": [float(SKILLS.passes(SKILLS.shares(sums, np.ones(len(sums))))) for sums in groups]}
 
 
-def paid(right: Value, used: Value) -> Found:
+def scored_group(right: Value, used: Value) -> Found:
     members = [
-        {"path": "1 | 3", "reward": won, "success": bool(won), "facts": {"skill_used": shown}}
-        for won, shown in zip(right.tolist(), used.tolist(), strict=True)
+        {"path": "1 | 3", "reward": won, "success": bool(won), "facts": {"skill_used": skill_used}}
+        for won, skill_used in zip(right.tolist(), used.tolist(), strict=True)
     ]
     return dict(computed(recipes.ARISE, ["draw.score", "draw.advantage"], members=members))
 
@@ -58,18 +58,18 @@ def paid(right: Value, used: Value) -> Found:
 @EXAMPLES.by("a group of five in which three rollouts used a skill")
 def five(example: Example) -> Found:
     right = example.values["right"]
-    found = paid(right, example.values["used"])
+    found = scored_group(right, example.values["used"])
     return {
         "reward": found["draw.score"],
         "advantage": found["draw.advantage"],
-        "advantage_warm_up": paid(right, np.zeros(len(right)))["draw.advantage"],
+        "advantage_warm_up": scored_group(right, np.zeros(len(right)))["draw.advantage"],
     }
 
 
 @EXAMPLES.by("a whole group with a skill has the advantages of a binary reward")
-def whole(example: Example) -> Found:
+def all_right(example: Example) -> Found:
     right = example.values["right"]
-    return {"advantage": paid(right, np.ones(len(right)))["draw.advantage"]}
+    return {"advantage": scored_group(right, np.ones(len(right)))["draw.advantage"]}
 
 
 @EXAMPLES.by("worth of four new skills")

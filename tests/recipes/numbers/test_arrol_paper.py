@@ -48,11 +48,11 @@ def calibration(example: Example) -> Found:
     given, program, found = example.values, replace(PROGRAM, bins=3), {}
     state, scores = program.initial_state(), np.array([0.1, 0.5, 1.0])
     for iteration, name in enumerate(("", "_next")):
-        right, seen = (given[f"{kind}{name}"].astype(int) for kind in ("right", "seen"))
+        right, finished = (given[f"{kind}{name}"].astype(int) for kind in ("right", "seen"))
         members = [
             {"path": "1 | 3", "reward": 7, "success": bool(at < right[place]), "facts": {"quality": scores[place]}}
             for place in range(3)
-            for at in range(seen[place])
+            for at in range(finished[place])
         ]
         unknown = [{"path": "1 | 3", "reward": 7, "success": True}]
         state = program.next(state, IterationRecord.of(rollouts(members + unknown, iteration)))

@@ -24,10 +24,10 @@ def scores(example: Example) -> Found:
 
 @EXAMPLES.by("groups without difference, and of one, are dropped")
 def dropped(example: Example) -> Found:
-    paid = [example.values["score"], np.ravel(example.values["one"])]
-    equal, alone = advantages(CENTRED, *paid)
-    places = np.repeat(np.arange(2, dtype=np.uint32), [len(each) for each in paid])
-    kept = recipes.ASEARCHER.admit(np.concatenate(paid), places)
+    group_scores = [example.values["score"], np.ravel(example.values["one"])]
+    equal, alone = advantages(CENTRED, *group_scores)
+    places = np.repeat(np.arange(2, dtype=np.uint32), [len(each) for each in group_scores])
+    kept = recipes.ASEARCHER.admit(np.concatenate(group_scores), places)
     return {"centred": equal, "centred_of_one": alone, "kept": kept}
 
 
@@ -47,8 +47,8 @@ def unscored(example: Example) -> Found:
 
 @EXAMPLES.by("loss with a token above the cap")
 def capped(example: Example) -> Found:
-    own = example.values["mask"] > 0
-    behave, prox, theta, given = (example.values[name][own] for name in ("behave", "prox", "theta", "A"))
+    own_tokens = example.values["mask"] > 0
+    behave, prox, theta, given = (example.values[name][own_tokens] for name in ("behave", "prox", "theta", "A"))
     found = single_tokens(LOSSES, behave, theta, given, proximal_logprob=prox)
     weights = computed(
         LOSSES,

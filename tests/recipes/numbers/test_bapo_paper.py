@@ -34,7 +34,7 @@ def tokens(log_ratio: Value, given: Value) -> Tokens:
     )
 
 
-def found(clip: Any, ratios: Value, given: Value) -> list[float]:
+def final_bounds(clip: Any, ratios: Value, given: Value) -> list[float]:
     """Return the final bounds of the search."""
     log_ratio = np.log(np.asarray(ratios))
     bounds = clip(tokens(log_ratio, np.asarray(given)), torch.from_numpy(log_ratio))
@@ -49,7 +49,7 @@ def odds(ratios: Value, given: Value, low: float, high: float) -> float:
         fixed = replace(
             AS_CODE, low=low, low_at_most=low, high=high, high_at_most=high + 1.0, high_step=1.0, target=target
         )
-        reached = found(fixed, ratios, given)[1] == pytest.approx(high)
+        reached = final_bounds(fixed, ratios, given)[1] == pytest.approx(high)
         still, missed = (target, missed) if reached else (still, target)
     return still
 
@@ -63,23 +63,23 @@ def contributions(example: Example) -> Found:
 def met(example: Example) -> Found:
     # Two tokens at ratio 1 that contribute P and -N.
     given = np.array([float(example.values["P"]), -float(example.values["N"])])
-    by_odds = found(AS_CODE, np.ones(2), given) != pytest.approx([CLIP.low, CLIP.high])
-    by_share = found(CLIP, np.ones(2), given) != pytest.approx([CLIP.low, CLIP.high])
+    by_odds = final_bounds(AS_CODE, np.ones(2), given) != pytest.approx([CLIP.low, CLIP.high])
+    by_share = final_bounds(CLIP, np.ones(2), given) != pytest.approx([CLIP.low, CLIP.high])
     return {"search_by_odds_of_1": float(by_odds), "search_by_share": float(by_share)}
 
 
 @EXAMPLES.by("c_high is searched first")
 def high_first(example: Example) -> Found:
     given = example.values
-    assert found(AS_CODE, given["r"], given["A"])[0] == pytest.approx(CLIP.low_at_most)
-    return {"bounds": np.array(found(CLIP, given["r"], given["A"]))}
+    assert final_bounds(AS_CODE, given["r"], given["A"])[0] == pytest.approx(CLIP.low_at_most)
+    return {"bounds": np.array(final_bounds(CLIP, given["r"], given["A"]))}
 
 
 @EXAMPLES.by("both bounds at their ends")
 def ends(example: Example) -> Found:
     given, old = example.values, np.full(4, -3.0)
     loss = single_tokens(given_advantages(recipes.BAPO), old, old + np.log(given["r"]), given["A"])["loss"]
-    return {"bounds": np.array(found(CLIP, given["r"], given["A"])), "loss": loss}
+    return {"bounds": np.array(final_bounds(CLIP, given["r"], given["A"])), "loss": loss}
 
 
 @EXAMPLES.by("c_low raises N and not the odds")
@@ -98,7 +98,7 @@ def loss(example: Example) -> Found:
 
 @EXAMPLES.by("only positive advantages")
 def positive(example: Example) -> Found:
-    searched = found(CLIP, np.ones(1), np.array([float(example.values["P"])])) != pytest.approx([CLIP.low, CLIP.high])
+    searched = final_bounds(CLIP, np.ones(1), np.array([float(example.values["P"])])) != pytest.approx([CLIP.low, CLIP.high])
     return {"searched": float(searched)}
 
 
@@ -106,8 +106,8 @@ def positive(example: Example) -> Found:
 def again(example: Example) -> Found:
     del example
     hard, easy = (np.array([0.5, -0.5, -0.5]), np.array([0.5]))
-    assert found(CLIP, np.ones(3), hard) == pytest.approx([CLIP.low_at_most, CLIP.high_at_most])
-    return {"start": np.array(found(CLIP, np.ones(1), easy))}
+    assert final_bounds(CLIP, np.ones(3), hard) == pytest.approx([CLIP.low_at_most, CLIP.high_at_most])
+    return {"start": np.array(final_bounds(CLIP, np.ones(1), easy))}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -17,43 +17,43 @@ from agentrl_core.env import StepResult, Task
 from agentrl_core.exceptions import InvalidInputError
 
 EXAMPLES = PaperExamples("bq_nco")
-Shown = Callable[[Sequence[str]], str]
+Render = Callable[[Sequence[str]], str]
 
 
 class Problem:
     """An episode that shows the rest of the problem after the actions so far."""
 
-    def __init__(self, shown: Shown) -> None:
-        self.shown = shown
+    def __init__(self, render: Render) -> None:
+        self.render = render
         self.done: list[str] = []
-        self.observation = shown(self.done)
+        self.observation = render(self.done)
 
     def step(self, action: str) -> StepResult:
         self.done.append(action)
-        return StepResult(self.shown(self.done))
+        return StepResult(self.render(self.done))
 
     def state_key(self) -> str:
-        return self.shown(self.done)
+        return self.render(self.done)
 
 
 class Problems(Riddles):
     """Tasks with one solution each."""
 
-    def __init__(self, shown: Shown, solution: Sequence[str]) -> None:
+    def __init__(self, render: Render, solution: Sequence[str]) -> None:
         super().__init__(solution)
-        self.shown = shown
+        self.render = render
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
-        return [replace(task, question=self.shown([])) for task in super().tasks(count, split=split, start=start)]
+        return [replace(task, question=self.render([])) for task in super().tasks(count, split=split, start=start)]
 
     def reset(self, task: Task, seed: int) -> Problem:
         del task, seed
-        return Problem(self.shown)
+        return Problem(self.render)
 
 
-def last_step(shown: Shown, *solution: str) -> str:
+def last_step(render: Render, *solution: str) -> str:
     """Return the context in which the last action of a solution is trained, without the prompts of other steps."""
-    run = solve(recipes.BQ_NCO, in_turn("unasked"), world=Problems(shown, solution), group_size=24)
+    run = solve(recipes.BQ_NCO, in_turn("unasked"), world=Problems(render, solution), group_size=24)
     assert run.asked == 0
     found = {row.text for row in run.drawn if row.trained.startswith(solution[-1])}
     assert {row.trained for row in run.drawn} == {f"{action}<|im_end|>" for action in solution}
@@ -65,12 +65,12 @@ def last_step(shown: Shown, *solution: str) -> str:
 def knapsack(example: Example) -> Found:
     weights, capacity = example.values["weight"], float(example.values["capacity"])
 
-    def shown(done: Sequence[str]) -> str:
-        left = capacity - sum(weights[int(item)] for item in done)
-        fits = [item for item in range(len(weights)) if str(item) not in done and weights[item] <= left]
-        return f"{left:g} {fits}"
+    def render(done: Sequence[str]) -> str:
+        remaining_capacity = capacity - sum(weights[int(item)] for item in done)
+        fits = [item for item in range(len(weights)) if str(item) not in done and weights[item] <= remaining_capacity]
+        return f"{remaining_capacity:g} {fits}"
 
-    one, other = last_step(shown, "0", "2", "1"), last_step(shown, "2", "0", "1")
+    one, other = last_step(render, "0", "2", "1"), last_step(render, "2", "0", "1")
     return {
         "capacity_a": np.array(float(one.split()[0])),
         "capacity_b": np.array(float(other.split()[0])),
@@ -82,11 +82,11 @@ def knapsack(example: Example) -> Found:
 def tour(example: Example) -> Found:
     places = example.values["x"]
 
-    def shown(done: Sequence[str]) -> str:
+    def render(done: Sequence[str]) -> str:
         at = places[int(done[-1])] if done else places[0]
         return f"{at:g} {places[0]:g} {sorted({'1', '2', '3'} - set(done))}"
 
-    found = [last_step(shown, *way, "0").split() for way in (("1", "3", "2"), ("3", "1", "2"))]
+    found = [last_step(render, *way, "0").split() for way in (("1", "3", "2"), ("3", "1", "2"))]
     rest_a, rest_b = (np.array(abs(float(at) - float(end))) for at, end, _ in found)
     return {"rest_of_a": rest_a, "rest_of_b": rest_b}
 
@@ -95,12 +95,12 @@ def tour(example: Example) -> Found:
 def vehicle(example: Example) -> Found:
     given = {name: float(value) for name, value in example.values.items()}
 
-    def shown(done: Sequence[str]) -> str:
+    def render(done: Sequence[str]) -> str:
         before = {"direct": given["left"], "depot": given["full"]}
         return f"{before[done[0]] - given['demand'] if done else given['left']:g}"
 
     return {
-        name: np.array(float(last_step(shown, way, "end")))
+        name: np.array(float(last_step(render, way, "end")))
         for name, way in (("direct", "direct"), ("via_depot", "depot"))
     }
 

@@ -35,10 +35,10 @@ def tree(rewards: Value) -> list[dict[str, Any]]:
         *({"fork": 1, "nodes": 2, "path": "~ 9 | 7"} for _ in rewards[3:]),
         {"fork": 0, "nodes": 4, "path": "~ 9 | 8"},
     ]
-    paid = [rewards[0], *rewards[2:], rewards[1]]
+    ordered_rewards = [rewards[0], *rewards[2:], rewards[1]]
     return [
         {**member, **({} if np.isnan(reward) else {"reward": float(reward)})}
-        for member, reward in zip(members, paid, strict=True)
+        for member, reward in zip(members, ordered_rewards, strict=True)
     ]
 
 
@@ -68,8 +68,8 @@ def weighted(example: Example) -> Found:
     given = example.values
     members = tree(given["r"])
     edges_of_b = [[given["lp_top"][1], given["lp_b"][0]], [given["lp_b"][1]]]
-    own = [[-1.0, given["lp_top"][0], given["lp_a"][0]], *edges_of_b, [given["lp_a"][1]]]
-    for member, logprobs in zip(members, own, strict=True):
+    member_logprobs = [[-1.0, given["lp_top"][0], given["lp_a"][0]], *edges_of_b, [given["lp_a"][1]]]
+    for member, logprobs in zip(members, member_logprobs, strict=True):
         member["logprobs"] = [float(logprob) for logprob in logprobs]
     (advantage,) = BRANCH.chain("advantage")
     assert isinstance(advantage, TreeRelative)
@@ -87,10 +87,10 @@ def weighted(example: Example) -> Found:
 @EXAMPLES.by("a depth without difference has advantage 0, and a large one is clipped")
 def clipped(example: Example) -> Found:
     """Of n leaves, the only right one has (n - 1) / sqrt(n), the others -1 / sqrt(n)."""
-    alike = computed(BRANCH, ["step.advantage"], members=answers([1] * 4, example.values["V"].tolist()))
+    small_group = computed(BRANCH, ["step.advantage"], members=answers([1] * 4, example.values["V"].tolist()))
     count = round(float(example.values["A_large"][1]) ** -2)
-    found = computed(BRANCH, ["step.advantage"], members=answers([1] * count, [1.0] + [0.0] * (count - 1)))
-    return {"advantage": alike["step.advantage"], "edge": found["step.advantage"][:2]}
+    large_group = computed(BRANCH, ["step.advantage"], members=answers([1] * count, [1.0] + [0.0] * (count - 1)))
+    return {"advantage": small_group["step.advantage"], "edge": large_group["step.advantage"][:2]}
 
 
 @EXAMPLES.by("each edge once, with its own ratio")
@@ -98,13 +98,13 @@ def edges(example: Example) -> Found:
     """Turns of two tokens: two branches with two more turns each share the first edge."""
     given = example.values
     members = [{"path": "1 | 2*2 ~ 9 | 3*2 ~ 9 | 4*2"}, {"fork": 0, "nodes": 2, "path": "~ 9 | 5*2 ~ 9 | 6*2"}]
-    paid = [{**member, "reward": 0} for member in members]
+    scored_members = [{**member, "reward": 0} for member in members]
     rows = [0, 1, 2, 0, 3, 4]
     moves = np.repeat(given["d"][rows], 2) + np.tile([0.3, -0.3], 6)
     found = computed(
         EDGES,
         ["loss", "gradient.logprob"],
-        members=paid,
+        members=scored_members,
         columns={"step": {"given": given["A"][rows].tolist()}},
         policy={"logprob": (moves - 1.0).tolist()},
     )
@@ -122,12 +122,12 @@ def window(example: Example) -> Found:
     assert isinstance(weight.first, Schedule)
     base, stop = int(given["base"][0]) - 1, int(given["stop"]) - 1
     shift = base - stop
-    moved = replace(weight.first, start=base, end=stop, iterations=int(given["interval"]) * shift, stairs=shift)
-    own = replace(weight, first=moved, width=len(given["base"]))
+    shifted_first = replace(weight.first, start=base, end=stop, iterations=int(given["interval"]) * shift, stairs=shift)
+    shifted_weight = replace(weight, first=shifted_first, width=len(given["base"]))
 
     def pruned(step: int) -> Value:
         batch = computed(
-            BRANCH.replace(weight=own.at(step - 1)),
+            BRANCH.replace(weight=shifted_weight.at(step - 1)),
             ["token.keep"],
             members=[{"path": "1 " + " ~ 9 ".join(["| 3"] * 20), "reward": 1}],
         )

@@ -72,7 +72,7 @@ def phases(example: Example) -> Found:
             members=answers([1, 1], given["A"].tolist()),
             columns={"token": {"recomputed_logprob": given[f"{models[of]}_old"].tolist()}},
             number=step - 1,
-            **{name: {"logprob": given[f"{said}_new"].tolist()} for name, said in models.items()},
+            **{name: {"logprob": given[f"{prefix}_new"].tolist()} for name, prefix in models.items()},
         )
 
     gradients = {"internal": "gradient.internal.logprob", "policy": "gradient.logprob"}

@@ -31,8 +31,8 @@ def text(reasoning: int, call: int, *, begin: str = "<call><bad>", letter: str =
 
 def record(program: Purify, *turns: str) -> tuple[Row, int]:
     """Return the record of a rollout that makes these turns, and the number of turns that the engine generated."""
-    left = [*turns, "s" * UNIT + RIGHT]
-    run = solve(program, in_turn(*left), group_size=1)
+    replies = [*turns, "s" * UNIT + RIGHT]
+    run = solve(program, in_turn(*replies), group_size=1)
     return run.drawn[0], run.asked
 
 
@@ -45,23 +45,23 @@ def alike(example: Example) -> Found:
         common = "<call>" + "abcdefghijklmnopqr"[: int(same) - 6]
         return common + rest[: int(length) - len(common)]
 
-    kept = []
+    keeps_old = []
     for old, new, same in zip(given["length_old"], given["length_new"], given["matching"], strict=True):
         one, other = call(old, same, "ABCDEFGHIJKLMNOPQR"), call(new, same, "0123456789!@#$%^&*()")
         assert (len(one), len(other)) == (old, new)
         merged = PROGRAM.merged(f"old: {one}", f"new: {other}")
         assert merged.endswith(other)
-        kept.append(merged.startswith("old: "))
-    return {"keep_old_reasoning": np.array(kept)}
+        keeps_old.append(merged.startswith("old: "))
+    return {"keep_old_reasoning": np.array(keeps_old)}
 
 
 @EXAMPLES.by("records of both cases")
 def records(example: Example) -> Found:
     del example
     old = text(3, 2)
-    alike, unlike = text(5, 3, begin="<call><odd>"), text(5, 3, begin="<call>", letter="y")
+    similar, dissimilar = text(5, 3, begin="<call><odd>"), text(5, 3, begin="<call>", letter="y")
     found = []
-    for program, new in ((PROGRAM, alike), (PROGRAM, unlike), (replace(PROGRAM, probability=0.0), alike)):
+    for program, new in ((PROGRAM, similar), (PROGRAM, dissimilar), (replace(PROGRAM, probability=0.0), similar)):
         row, _ = record(program, old, new)
         found.append(len(row.trained.replace(END, "").replace(RIGHT, "s" * UNIT)) / UNIT)
     return {"trained_tokens": np.array(found)}

@@ -55,8 +55,8 @@ def kl_cov(example: Example) -> Found:
 def count(example: Example) -> Found:
     def left_out(number: int) -> int:
         half = np.repeat([1.0, -1.0], number // 2)
-        kept = MASK(weighted_tokens(2.0 * half - 3.0, half), torch.zeros(number), ClipBounds())[0]
-        return int((kept == 0).sum())
+        mask = MASK(weighted_tokens(2.0 * half - 3.0, half), torch.zeros(number), ClipBounds())[0]
+        return int((mask == 0).sum())
 
     return {"clip_cov": np.array([left_out(int(number)) for number in example.values["N"]], float)}
 

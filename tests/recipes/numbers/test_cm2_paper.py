@@ -141,8 +141,8 @@ def failed(example: Example) -> Found:
 
 @EXAMPLES.by("token mean without the tool's tokens, with truncated weights")
 def truncated(example: Example) -> Found:
-    own = example.values["mask"] > 0
-    old, sampled = example.values["old"][own], example.values["rollout"][own]
+    own_tokens = example.values["mask"] > 0
+    old, sampled = example.values["old"][own_tokens], example.values["rollout"][own_tokens]
     recipe = given_advantages(recipes.CM2, kl=None).replace(weight=recipes.CM2.weight[0], old_logprob="recomputed")
     found = computed(
         recipe,

@@ -91,9 +91,9 @@ def tool_tokens(example: Example) -> Found:
     by_response, found = given_advantages(recipes.CPGD, aggregate="sequence_mean"), {}
     for end, losses in (("", LOSSES), ("_by_response", by_response)):
         gradient = computed(losses, ["gradient.logprob"], members=members)["gradient.logprob"]
-        for name, mask, own in zip("ab", masks, np.split(gradient, [int(masks[0].sum())]), strict=True):
+        for name, mask, token_gradients in zip("ab", masks, np.split(gradient, [int(masks[0].sum())]), strict=True):
             placed = np.zeros(len(mask))
-            placed[mask > 0] = own
+            placed[mask > 0] = token_gradients
             found[f"gradient_{name}{end}"] = placed
     return found
 

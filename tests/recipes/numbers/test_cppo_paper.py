@@ -46,8 +46,8 @@ def what_stays(example: Example) -> Found:
     members = [
         {"path": path_of(mask), "reward": reward} for mask, reward in zip(masks, given["A"].tolist(), strict=True)
     ]
-    own = int(sum(mask.sum() for mask in masks))
-    columns = {"token": {"reference_logprob": [-1.0] * own}}
+    token_count = int(sum(mask.sum() for mask in masks))
+    columns = {"token": {"reference_logprob": [-1.0] * token_count}}
     by_token = given_advantages(recipes.CPPO, aggregate="token_mean")
     paper, code = (
         computed(each.replace(weight=replace(PRUNING, fraction=0.7)), ["loss"], members=members, columns=columns)
@@ -75,8 +75,8 @@ def allocation(example: Example) -> Found:
             for answer in answers([1] * size, [float(reward) for reward in range(size)])
         ]
         recipe = plain_reward(recipes.CPPO).replace(weight=replace(PRUNING, fraction=1 - rate))
-        kept = computed(recipe, ["draw.keep"], members=members)["draw.keep"].reshape(groups, size).sum(axis=1)
-        found.append((groups, kept[0], kept.sum()))
+        kept_counts = computed(recipe, ["draw.keep"], members=members)["draw.keep"].reshape(groups, size).sum(axis=1)
+        found.append((groups, kept_counts[0], kept_counts.sum()))
     questions, of_each, completions = np.array(found).T
     return {"questions": questions, "kept_of_each": of_each, "completions_in_the_update": completions}
 

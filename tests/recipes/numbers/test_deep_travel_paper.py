@@ -60,13 +60,13 @@ def buffer(example: Example) -> Found:
 def test_a_task_leaves_after_its_tries() -> None:
     story, state = Story(), QUEUE.initial_state()
     state = QUEUE.next(state, story.visits(0, {0: [0.0]}), None)
-    left = []
+    queue_sizes = []
     for place in range(1, 6):
         selection = Selection.of(np.array([0]), 1)
         selection.items[:] = 0
         state = QUEUE.next(state, story.visits(QUEUE.every * place, {0: [0.0]}), selection)
-        left.append(len(state["rows"]))
-    assert left == [1, 1, 1, 1, 0]
+        queue_sizes.append(len(state["rows"]))
+    assert queue_sizes == [1, 1, 1, 1, 0]
 
 
 @EXAMPLES.by("a group of one and a failed call of the verifier (convention)")
@@ -87,10 +87,10 @@ def failed_verifier(example: Example) -> Found:
 
 @EXAMPLES.by("tool tokens, two optimizer steps")
 def later_step(example: Example) -> Found:
-    old, second, given, own = (example.values[name] for name in ("old", "second", "A", "mask"))
+    old, second, given, mask = (example.values[name] for name in ("old", "second", "A", "mask"))
     return {
-        "first_loss": one_rollout(LOSSES, old, old, given, own)["loss"],
-        "second_loss": one_rollout(LOSSES, old, second, given, own)["loss"],
+        "first_loss": one_rollout(LOSSES, old, old, given, mask)["loss"],
+        "second_loss": one_rollout(LOSSES, old, second, given, mask)["loss"],
     }
 
 

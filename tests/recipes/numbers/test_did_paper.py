@@ -44,8 +44,8 @@ def preference(example: Example) -> Found:
 @EXAMPLES.by("sums over tokens, context left out")
 def sums(example: Example) -> Found:
     given = example.values
-    own = (given["pi"] - given["ref"])[given["m"] > 0]  # tokens of a tool lie between them
-    return {"log_ratio": reward(own.tolist()) / recipes.DID.loss.beta}
+    log_ratios = (given["pi"] - given["ref"])[given["m"] > 0]  # tokens of a tool lie between them
+    return {"log_ratio": reward(log_ratios.tolist()) / recipes.DID.loss.beta}
 
 
 @EXAMPLES.by("loss of a pair at the start and after a step")

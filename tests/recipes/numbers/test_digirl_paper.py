@@ -91,7 +91,7 @@ def digirl_critics(example: Example) -> Found:
 @EXAMPLES.by("instructions of trajectories of one and of three steps")
 def digirl_instructions(example: Example) -> Found:
     logits = np.log(example.values["V"] / (1 - example.values["V"]))
-    said = [logits[0], *[logits[1]] * 3]
+    step_logits = [logits[0], *[logits[1]] * 3]
     found = computed(
         ONE_PASS,
         ["loss.instruction_critic"],
@@ -100,8 +100,8 @@ def digirl_instructions(example: Example) -> Found:
             {"group": "b", "path": "1 | 3 ~ 9 | 4 ~ 9 | 5", "reward": 0},
         ],
         columns={"step": {"value": [0.5] * 4, "task_value": [0.5] * 4}},
-        instruction_critic={"value": said},
-        critic={"value": said},
+        instruction_critic={"value": step_logits},
+        critic={"value": step_logits},
     )
     return {"loss": found["loss.instruction_critic"]}
 

@@ -109,8 +109,8 @@ def stored(example: Example) -> Found:
     ]
     batch = recipes.DOTS.credit(rollouts(members, 0))
     state = recipes.DOTS.replay.next(recipes.DOTS.replay.initial_state(), IterationRecord.of(batch))
-    kept = state["memory"]["trajectory_id"]
-    return {"stored": np.isin(np.arange(len(rates)) * size, np.asarray(kept))}
+    stored_ids = state["memory"]["trajectory_id"]
+    return {"stored": np.isin(np.arange(len(rates)) * size, np.asarray(stored_ids))}
 
 
 @EXAMPLES.by("second optimizer step of a fresh batch")

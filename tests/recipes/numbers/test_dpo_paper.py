@@ -67,9 +67,9 @@ def two_pairs(example: Example) -> Found:
 @EXAMPLES.by("sums and not means")
 def sums(example: Example) -> Found:
     given = example.values
-    own = given["mw"] > 0
+    own_tokens = given["mw"] > 0
     members = [{"path": path_of(given["mw"]), "reward": 1.0}, {"path": "1 | 3 3", "reward": 0.0}]
-    pair = ((given["tw"][own], given["ref_tw"][own]), (given["tl"], given["ref_tl"]))
+    pair = ((given["tw"][own_tokens], given["ref_tw"][own_tokens]), (given["tl"], given["ref_tl"]))
     return {"loss": preferred([pair], members, beta=float(given["beta"]))["loss"]}
 
 

@@ -63,19 +63,19 @@ def likeliest(example: Example) -> Found:
 @EXAMPLES.by("gradient weights, tool tokens out")
 def weights(example: Example) -> Found:
     given = example.values
-    own = given["m"] > 0
+    own_tokens = given["m"] > 0
 
-    def found(recipe: Recipe) -> Value:
+    def token_weights(recipe: Recipe) -> Value:
         members = [
-            {"path": path_of(given["m"]), "reward": float(given["A"]), "logprobs": np.log(given["mu"][own]).tolist()}
+            {"path": path_of(given["m"]), "reward": float(given["A"]), "logprobs": np.log(given["mu"][own_tokens]).tolist()}
         ]
-        policy = {"logprob": np.log(given["new"][own]).tolist()}
+        policy = {"logprob": np.log(given["new"][own_tokens]).tolist()}
         gradient = computed(recipe, ["loss", "gradient.logprob"], members=members, policy=policy)["gradient.logprob"]
-        weight = np.zeros(len(own))
-        weight[own] = -gradient * own.sum()
+        weight = np.zeros(len(own_tokens))
+        weight[own_tokens] = -gradient * own_tokens.sum()
         return weight
 
-    return {"weight_of_grad_log_pi": found(BOUNDED), "weight_if_C_is_infinite": found(FREE)}
+    return {"weight_of_grad_log_pi": token_weights(BOUNDED), "weight_if_C_is_infinite": token_weights(FREE)}
 
 
 @EXAMPLES.by("the second optimizer step of a batch")

@@ -59,7 +59,7 @@ def unscored(example: Example) -> Found:
 
 
 @EXAMPLES.by("objective of an agent: whole outputs")
-def whole(example: Example) -> Found:
+def policy_objective(example: Example) -> Found:
     losses = given_advantages(recipes.DR_MAS)
     old = np.full(2, -1.0)
     return {"objective": -single_tokens(losses, old, old + np.log(example.values["rho"]), example.values["A"])["loss"]}

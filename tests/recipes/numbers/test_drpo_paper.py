@@ -36,7 +36,7 @@ def answer(right: bool | None, *logprobs: float, length: int = 1, group: str = "
     return {**member, "success": right}
 
 
-def found(recipe: Recipe, members: Sequence[dict[str, Any]], new: Value | None = None) -> tuple[Value, list[Value]]:
+def loss_and_gradients(recipe: Recipe, members: Sequence[dict[str, Any]], new: Value | None = None) -> tuple[Value, list[Value]]:
     """Return the loss, and its gradient by the mean log-prob of each rollout, at old or new log-probs."""
     logprobs = [value for member in members for value in member["logprobs"]]
     policy = {"logprob": logprobs if new is None else new.tolist()}
@@ -50,7 +50,7 @@ def five(example: Example) -> Found:
     given = example.values
     right = [answer(True, s, length=int(n)) for s, n in zip(given["s_right"], given["length"], strict=True)]
     wrong = [answer(False, s, length=n) for s, n in zip(given["s_wrong"], (7, 3), strict=True)]
-    loss, gradients = found(DRPO, [*right, *wrong])
+    loss, gradients = loss_and_gradients(DRPO, [*right, *wrong])
     return {
         "weight": -np.array(gradients[:3]),
         "objective": -loss,
@@ -64,14 +64,14 @@ def longest(example: Example) -> Found:
     """A token stands for a tenth of the limit."""
     lengths = np.round(example.values["length"] / 819.2).astype(int)
     members = [*(answer(True, -1.0, length=int(n)) for n in lengths), answer(False, -1.0)]
-    gradients = found(with_loss(length_at_most=10, sharpness=float(example.values["lam"])), members)[1]
+    gradients = loss_and_gradients(with_loss(length_at_most=10, sharpness=float(example.values["lam"])), members)[1]
     return {"weight": -np.array(gradients[:3])}
 
 
 @EXAMPLES.by("lambda large: uniform weights")
 def uniform(example: Example) -> Found:
     members = [*(answer(True, -1.0, length=int(n)) for n in example.values["length"]), answer(False, -1.0)]
-    gradients = found(with_loss(sharpness=float(example.values["lam"])), members)[1]
+    gradients = loss_and_gradients(with_loss(sharpness=float(example.values["lam"])), members)[1]
     return {"weight": -np.array(gradients[:3])}
 
 
@@ -79,22 +79,22 @@ def uniform(example: Example) -> Found:
 def questions(example: Example) -> Found:
     """The mixed question has one right and two equal wrong responses: J is the difference of their scores."""
     mixed = [answer(right, score, group="a") for right, score in ((True, -0.1), (False, -1.3), (False, -1.3))]
-    assert -found(DRPO, mixed)[0] == pytest.approx(example.values["J"][0], rel=1e-5)
+    assert -loss_and_gradients(DRPO, mixed)[0] == pytest.approx(example.values["J"][0], rel=1e-5)
     others = [answer(True, -0.5, group="b"), answer(True, -0.7, group="b"), answer(False, -0.2, group="c")]
-    return {"objective": -found(DRPO, [*mixed, *others])[0]}
+    return {"objective": -loss_and_gradients(DRPO, [*mixed, *others])[0]}
 
 
 @EXAMPLES.by("penalty above the trust region, none below")
 def trust_region(example: Example) -> Found:
     """A right response and an equal wrong one leave only a penalty: its loss, and the factor of the drift."""
     given = example.values
-    own = given["m"] > 0
-    old, new = given["old"][own], given["new"][own]
+    own_tokens = given["m"] > 0
+    old, new = given["old"][own_tokens], given["new"][own_tokens]
     members = [answer(right, *old) for right in (True, False)]
-    loss, gradients = found(DRPO, members, np.tile(new, 2))
+    loss, gradients = loss_and_gradients(DRPO, members, np.tile(new, 2))
     # Each mean log-prob is half of the drift, and of opposite sign in J.
     multiplier = -sum(gradients)
-    below = found(DRPO, members, np.tile(old - 0.00005, 2))[1]
+    below = loss_and_gradients(DRPO, members, np.tile(old - 0.00005, 2))[1]
     return {
         "kl": loss / multiplier,
         "multiplier": multiplier,
@@ -108,7 +108,7 @@ def second_step(example: Example) -> Found:
     given = example.values
     members = [answer(True, *given["old_right"]), answer(False, *given["old_wrong"])]
     new = np.concatenate([given["new_right"], given["new_wrong"]])
-    return {"objective_1": -found(DRPO, members)[0], "loss_2": found(DRPO, members, new)[0]}
+    return {"objective_1": -loss_and_gradients(DRPO, members)[0], "loss_2": loss_and_gradients(DRPO, members, new)[0]}
 
 
 @EXAMPLES.by("one response of four has no score (convention)")
@@ -118,7 +118,7 @@ def unscored(example: Example) -> Found:
     sharpness = 1.0 / (8192 * np.log(given["w"][0] / given["w"][1]))
     right = [answer(True, s, length=n) for s, n in zip(given["s_right"], (1, 2), strict=True)]
     members = [*right, answer(False, *given["s_wrong"]), answer(None, -0.9)]
-    loss, gradients = found(with_loss(sharpness=float(sharpness)), members)
+    loss, gradients = loss_and_gradients(with_loss(sharpness=float(sharpness)), members)
     assert gradients[-1] == 0
     return {"objective": -loss, "gradient": np.array([*(-np.array(gradients[:-1])), np.nan])}
 

@@ -20,7 +20,7 @@ CommonExamples(EXAMPLES, AS_TRL)
 LOSSES = given_advantages(recipes.FORKING_TOKENS)
 
 
-def found(entropies: Value, given: Value, ratios: Value, losses: Recipe = LOSSES) -> Found:
+def loss_and_gradient(entropies: Value, given: Value, ratios: Value, losses: Recipe = LOSSES) -> Found:
     """Return loss and gradient of one-token answers."""
     members = answers([1] * len(given), given.tolist())
     policy = {"entropy": entropies.tolist(), "logprob": (np.log(ratios) - 1.0).tolist()}
@@ -30,7 +30,7 @@ def found(entropies: Value, given: Value, ratios: Value, losses: Recipe = LOSSES
 def mask(entropies: Value) -> Value:
     """Return which tokens have a gradient at ratio 1."""
     one = np.ones(len(entropies))
-    return found(entropies, one, one)["gradient.logprob"] != 0
+    return loss_and_gradient(entropies, one, one)["gradient.logprob"] != 0
 
 
 @EXAMPLES.by("ten tokens")
@@ -50,13 +50,13 @@ def moves(example: Example) -> Found:
 
 @EXAMPLES.by("loss with the chosen tokens in the divisor")
 def divisor(example: Example) -> Found:
-    return {"loss": found(*(example.values[name] for name in ("mask", "A", "ratio")))["loss"]}
+    return {"loss": loss_and_gradient(*(example.values[name] for name in ("mask", "A", "ratio")))["loss"]}
 
 
 @EXAMPLES.by("loss with all tokens in the divisor (trl)")
 def divisor_of_trl(example: Example) -> Found:
     as_trl = given_advantages(recipes.FORKING_TOKENS, mask=TopTokens("entropy", 0.2))
-    return {"loss": found(*(example.values[name] for name in ("mask", "A", "ratio")), as_trl)["loss"]}
+    return {"loss": loss_and_gradient(*(example.values[name] for name in ("mask", "A", "ratio")), as_trl)["loss"]}
 
 
 @EXAMPLES.by("group advantages (trl)")

@@ -39,8 +39,8 @@ def schedule(example: Example) -> Found:
     steps = given["t"].astype(int).tolist()
     hook = replace(HOOK, mix=float(given["beta_min"]), power=float(given["a"]))
     thetas = np.full(10, float(given["theta"]))
-    kept = np.full(10, float(given["avg"]))
-    tenth = followed(recipes.EMA_WEIGHTS, hook, np.append(kept[:9], thetas[9]), given["avg"])[-1]
+    old_averages = np.full(10, float(given["avg"]))
+    tenth = followed(recipes.EMA_WEIGHTS, hook, np.append(old_averages[:9], thetas[9]), given["avg"])[-1]
     first = followed(recipes.EMA_WEIGHTS, hook, thetas[:1], given["avg"])[0]
     np.testing.assert_allclose([first, tenth], example.expect["average"][:2], rtol=1e-6)
     return {"weight_of_the_new": np.array([hook.share(step) for step in steps])}

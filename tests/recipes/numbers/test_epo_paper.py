@@ -79,8 +79,8 @@ def gradient(example: Example) -> Found:
 
 @EXAMPLES.by("observations have no entropy in the mean")
 def observations(example: Example) -> Found:
-    own = example.values["H"][example.values["mask"] > 0].tolist()
-    member = {"path": path_of(example.values["mask"]), "reward": 1, "entropies": own}
+    entropies = example.values["H"][example.values["mask"] > 0].tolist()
+    member = {"path": path_of(example.values["mask"]), "reward": 1, "entropies": entropies}
     batch = rollouts([{**member, "path": "1 | 3*2"}], 0)
     state = recipes.EPO.weight.next(recipes.EPO.weight.initial_state(), IterationRecord.of(batch, {}))
     return {"mean_entropy": np.array([state["sum"]])}

@@ -56,14 +56,14 @@ def votes(example: Example) -> Found:
 
 @EXAMPLES.by("leaves of the tree")
 def leaves(example: Example) -> Found:
-    entropies, kept = example.values["H"].tolist(), []
+    entropies, prefix_lengths = example.values["H"].tolist(), []
 
     def speak(context: str, request: Request) -> ScriptedReply | str:
         del request
-        said = context.rpartition("assistant\n")[2]
-        if said:
-            kept.append(len(said))
-            return RIGHT[len(said) :]
+        reply = context.rpartition("assistant\n")[2]
+        if reply:
+            prefix_lengths.append(len(reply))
+            return RIGHT[len(reply) :]
         count = len(RIGHT) + 1
         return ScriptedReply(RIGHT, [-1.0] * count, [*entropies, *[0.0] * (count - len(entropies))])
 
@@ -71,7 +71,7 @@ def leaves(example: Example) -> Found:
     assert program.copies == example.values["B"]
     size = int(example.values["M"]) * (1 + program.positions * program.copies)
     run = solve(program, speak, group_size=size)
-    places = sorted(set(kept))
+    places = sorted(set(prefix_lengths))
     return {
         "fork": np.isin(np.arange(len(entropies)), places),
         "leaves": len(run.drawn),

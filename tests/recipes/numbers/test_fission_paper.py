@@ -56,8 +56,8 @@ def recovered(first: Sequence[float], second: Sequence[float]) -> Run:
 
     program = replace(FISSION.rollout, at_most=1, size=len(second))
     run = solve(FISSION.replace(rollout=program), speak, world=CallRiddles(), group_size=len(first))
-    made = [*(["<bad>", each] for each in failures), *(["<bad>", "<call>", each] for each in recoveries)]
-    assert [row.actions for row in run.drawn] == made
+    expected_actions = [*(["<bad>", each] for each in failures), *(["<bad>", "<call>", each] for each in recoveries)]
+    assert [row.actions for row in run.drawn] == expected_actions
     return run
 
 

@@ -122,10 +122,10 @@ class Scripted(torch.nn.Module):
 
     def logprobs(self, old: Tensor) -> Tensor:
         """Return log-probs with drift x > 0 for which exp(x) - x - 1 is as in the table, by Newton's method."""
-        wanted = torch.tensor(self._steps.pop(0))
-        away = torch.ones_like(wanted)
+        targets = torch.tensor(self._steps.pop(0))
+        away = torch.ones_like(targets)
         for _ in range(60):
-            away = away - (away.expm1() - away - wanted) / away.expm1().clamp(min=1e-9)
+            away = away - (away.expm1() - away - targets) / away.expm1().clamp(min=1e-9)
         return old + away + self.shift
 
 

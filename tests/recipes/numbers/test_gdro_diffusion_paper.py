@@ -43,14 +43,14 @@ def fitted(
 def three(example: Example) -> Found:
     """Errors of a velocity take the place of log-probs: implicit rewards are beta times the policy's gain."""
     given = example.values
-    top = fitted(given["s"], given["r"], direction="forward", tau=float(given["tau"]))
+    first_position = fitted(given["s"], given["r"], direction="forward", tau=float(given["tau"]))
     probability = np.exp(given["s"]) / np.exp(given["s"]).sum()
-    whole = fitted(given["s"], given["r"], tau=float(given["tau"]))
+    both_positions = fitted(given["s"], given["r"], tau=float(given["tau"]))
     return {
-        "target": probability - top["derivative"],
-        "top_1": top["loss"],
-        "second_position": whole["loss"] - top["loss"],
-        "loss": whole["loss"],
+        "target": probability - first_position["derivative"],
+        "top_1": first_position["loss"],
+        "second_position": both_positions["loss"] - first_position["loss"],
+        "loss": both_positions["loss"],
     }
 
 

@@ -40,9 +40,9 @@ def visited(losses: Value) -> Any:
 
 def known(component: DifficultyScaled, scores: Value) -> dict[str, Any]:
     """Return a state in which task 0 is in the upper bin and task 1 in the lower, with these scores of both."""
-    begun = component.next(component.initial_state(), IterationRecord.of(visited([0.0, 0.0]), {}))
-    assert begun["bins"] == [1, 0]
-    return {**begun, "scores": np.asarray(scores)[::-1].tolist()}
+    state = component.next(component.initial_state(), IterationRecord.of(visited([0.0, 0.0]), {}))
+    assert state["bins"] == [1, 0]
+    return {**state, "scores": np.asarray(scores)[::-1].tolist()}
 
 
 @EXAMPLES.by("scores over two steps and weights")

@@ -26,8 +26,8 @@ def rungs(helps: int, characters: int = 170) -> tuple[list[int], list[bool]]:
 
     rows = solve(recipes.GHPO, speak, world=Riddles(("s" * characters,)), group_size=4).rows
     assert len(rows) % 4 == 0
-    shown = [row.prompt.rpartition("\n")[2].count("s") for row in rows[::4]]
-    return shown[1:], [not row.drawn for row in rows[::4]]
+    hint_lengths = [row.prompt.rpartition("\n")[2].count("s") for row in rows[::4]]
+    return hint_lengths[1:], [not row.drawn for row in rows[::4]]
 
 
 @EXAMPLES.by("a ladder: the group is solved with half of the solution")
@@ -59,11 +59,11 @@ def unscored(example: Example) -> Found:
 
 @EXAMPLES.by("hint tokens are prompt tokens")
 def hinted(example: Example) -> Found:
-    own, given = example.values["mask"] > 0, example.values["A"]
+    own_tokens, given = example.values["mask"] > 0, example.values["A"]
     members = [{"path": "1 9 | 3*2", "reward": float(given[1])}, {"path": "1 | 3", "reward": float(given[3])}]
 
     def loss(now: Value) -> Value:
-        return computed(LOSSES, ["loss"], members=members, policy={"logprob": now[own].tolist()})["loss"]
+        return computed(LOSSES, ["loss"], members=members, policy={"logprob": now[own_tokens].tolist()})["loss"]
 
     return {"first_loss": loss(example.values["first"]), "second_loss": loss(example.values["second"])}
 

@@ -52,12 +52,12 @@ def meeting(example: Example) -> Found:
 @EXAMPLES.by("uneven trajectories, one without a score (convention)")
 def uneven(example: Example) -> Found:
     del example
-    paid = [("s", 0.0), ("s", 0.5), ("u", 0.0), ("s", 0.5)]
+    steps = [("s", 0.0), ("s", 0.5), ("u", 0.0), ("s", 0.5)]
     members = [
         {
             "path": "1 | 3 ~ 9 | 4 ~ 9 | 5 ~ 9 | 6",
             "reward": 1,
-            "steps": [{"state": state, "reward": reward} for state, reward in paid],
+            "steps": [{"state": state, "reward": reward} for state, reward in steps],
         },
         {"path": "1 | 7", "reward": 0, "steps": [{"state": "s", "reward": 0}]},
         {"path": "1 | 8", "reward": 0.25, "steps": [{"state": "s", "reward": 0.25}]},

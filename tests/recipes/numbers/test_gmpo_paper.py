@@ -17,7 +17,7 @@ CommonExamples(EXAMPLES, recipes.GMPO)
 LOSSES = given_advantages(recipes.GMPO)
 
 
-def found(recipe: Recipe, *rollouts: tuple[float, Value]) -> Found:
+def loss_and_gradient(recipe: Recipe, *rollouts: tuple[float, Value]) -> Found:
     """Return loss and gradient of answers with these advantages and log-ratios."""
     members = answers([len(ratios) for _, ratios in rollouts], [given for given, _ in rollouts])
     policy = {"logprob": (np.concatenate([ratios for _, ratios in rollouts]) - 1.0).tolist()}
@@ -27,19 +27,19 @@ def found(recipe: Recipe, *rollouts: tuple[float, Value]) -> Found:
 @EXAMPLES.by("both signs")
 def signs(example: Example) -> Found:
     d = example.values["d"]
-    return {"ratio_positive": -found(LOSSES, (1.0, d))["loss"], "ratio_negative": found(LOSSES, (-1.0, d))["loss"]}
+    return {"ratio_positive": -loss_and_gradient(LOSSES, (1.0, d))["loss"], "ratio_negative": loss_and_gradient(LOSSES, (-1.0, d))["loss"]}
 
 
 @EXAMPLES.by("loss of two responses")
 def two(example: Example) -> Found:
     given = example.values
     rollouts = zip(given["A"].tolist(), (given["d_a"], given["d_b"]), strict=True)
-    return {"loss": found(LOSSES, *rollouts)["loss"]}
+    return {"loss": loss_and_gradient(LOSSES, *rollouts)["loss"]}
 
 
 @EXAMPLES.by("slope of a token")
 def slope(example: Example) -> Found:
-    return {"slope": -found(LOSSES, (float(example.values["A"]), example.values["d"]))["gradient.logprob"]}
+    return {"slope": -loss_and_gradient(LOSSES, (float(example.values["A"]), example.values["d"]))["gradient.logprob"]}
 
 
 @EXAMPLES.by("arithmetic and geometric mean of the same tokens")
@@ -47,14 +47,14 @@ def means(example: Example) -> Found:
     ratios = (1.0, example.values["d"])
     grpo = given_advantages(recipes.GRPO, clip=None, aggregate="sequence_mean")
     return {
-        "geometric": -found(given_advantages(recipes.GMPO, clip=None), ratios)["loss"],
-        "arithmetic": -found(grpo, ratios)["loss"],
+        "geometric": -loss_and_gradient(given_advantages(recipes.GMPO, clip=None), ratios)["loss"],
+        "arithmetic": -loss_and_gradient(grpo, ratios)["loss"],
     }
 
 
 @EXAMPLES.by("second step")
 def second(example: Example) -> Found:
-    return {name: -found(LOSSES, (1.0, example.values[name]))["loss"] for name in ("first", "second")}
+    return {name: -loss_and_gradient(LOSSES, (1.0, example.values[name]))["loss"] for name in ("first", "second")}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -22,14 +22,14 @@ ASR = recipes.GRPO_ASR
 KINDS = {"wer": "rate", "exact_match": "exact", "total_errors": "edits"}
 
 
-def heard(errors: Sequence[float], words: int, kind: str = "rate", **advantage: str) -> dict[str, Value]:
+def scored_transcripts(errors: Sequence[float], words: int, kind: str = "rate", **advantage: str) -> dict[str, Value]:
     """Return scores and advantages of transcripts with these error counts, for a reference with a number of words."""
-    wanted = [f"word{place}" for place in range(words)]
+    reference_words = [f"word{place}" for place in range(words)]
     members = []
     for count in map(int, errors):
         wrong = min(count, words - 1)
-        said = ["wrong"] * wrong + wanted[wrong:] + ["more"] * (count - wrong)
-        facts = {"transcript": " ".join(said), "reference": " ".join(wanted)}
+        spoken_words = ["wrong"] * wrong + reference_words[wrong:] + ["more"] * (count - wrong)
+        facts = {"transcript": " ".join(spoken_words), "reference": " ".join(reference_words)}
         members.append({"path": "1 | 3", "facts": facts})
     recipe = ASR.replace(reward=replace(ASR.reward, kind=kind), advantage=replace(ASR.advantage, **advantage))
     return dict(computed(recipe, ["draw.score", "draw.advantage"], members=members))
@@ -38,19 +38,19 @@ def heard(errors: Sequence[float], words: int, kind: str = "rate", **advantage: 
 @EXAMPLES.by("three rewards of four hypotheses")
 def rewards(example: Example) -> Found:
     errors, words = example.values["errors"].tolist(), int(example.values["N"])
-    return {name: heard(errors, words, kind)["draw.score"] for name, kind in KINDS.items()}
+    return {name: scored_transcripts(errors, words, kind)["draw.score"] for name, kind in KINDS.items()}
 
 
 @EXAMPLES.by("advantages by each reward")
 def by_reward(example: Example) -> Found:
     errors, words = example.values["errors"].tolist(), int(example.values["N"])
-    return {name: heard(errors, words, kind)["draw.advantage"] for name, kind in KINDS.items()}
+    return {name: scored_transcripts(errors, words, kind)["draw.advantage"] for name, kind in KINDS.items()}
 
 
 @EXAMPLES.by("total errors and WER part without the deviation")
 def without_deviation(example: Example) -> Found:
     return {
-        f"{name}_{end}": heard(example.values[name].tolist(), int(example.values[f"N_{name}"]), kind, scale="none")[
+        f"{name}_{end}": scored_transcripts(example.values[name].tolist(), int(example.values[f"N_{name}"]), kind, scale="none")[
             "draw.advantage"
         ]
         for name in ("short", "long")

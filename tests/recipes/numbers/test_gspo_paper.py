@@ -19,19 +19,19 @@ LOSSES = given_advantages(recipes.GSPO)
 @EXAMPLES.by("ratios of responses, tool tokens out")
 def ratios(example: Example) -> Found:
     given = example.values
-    own = given["m_a"] > 0
-    logprobs = np.concatenate([given["d_a"][own], given["d_b"]]) - 1.0
+    own_tokens = given["m_a"] > 0
+    logprobs = np.concatenate([given["d_a"][own_tokens], given["d_b"]]) - 1.0
     members = [
         {"path": path_of(given["m_a"]), "reward": given["A"][0]},
         {"path": path_of(np.ones(len(given["d_b"]))), "reward": given["A"][1]},
     ]
 
-    def found(recipe: Recipe) -> Found:
+    def compute(recipe: Recipe) -> Found:
         names = ["loss", "gradient.logprob"]
         return dict(computed(recipe, names, members=members, policy={"logprob": logprobs.tolist()}))
 
-    clipped, free = found(LOSSES), found(LOSSES.replace(loss=given_advantages(recipes.GSPO, clip=None).loss))
-    count = int(own.sum())
+    clipped, free = compute(LOSSES), compute(LOSSES.replace(loss=given_advantages(recipes.GSPO, clip=None).loss))
+    count = int(own_tokens.sum())
     return {
         "objective": -clipped["loss"],
         "gradient_of_a_token_of_b": clipped["gradient.logprob"][-1:],

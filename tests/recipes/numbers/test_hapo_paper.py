@@ -110,12 +110,12 @@ def among(scores: Sequence[float]) -> Value:
     return np.array([*known, *[0.0] * zeros])
 
 
-def scored(scores: Sequence[float], ratio: Value, given: Value, *, own: Value | None = None) -> Found:
+def scored(scores: Sequence[float], ratio: Value, given: Value, *, own_tokens: Value | None = None) -> Found:
     """Return loss and gradient of a rollout of tokens with these scores; added tokens have ratio 1 and advantage 0.
 
     The denominator is the number of the tokens that were not added.
     """
-    mask = np.ones(len(scores)) if own is None else own
+    mask = np.ones(len(scores)) if own_tokens is None else own_tokens
     counted = np.array(scores)[mask > 0]
     heights = among(counted.tolist())
     added = len(heights) - len(counted)
@@ -152,7 +152,7 @@ def ranges(example: Example) -> Found:
 @EXAMPLES.by("a turn's response of the environment has no score and no vote")
 def environment(example: Example) -> Found:
     given = example.values
-    return {"loss": scored([0.0] * 3, np.ones(3), -given["loss_of_tokens"], own=given["m"])["loss"]}
+    return {"loss": scored([0.0] * 3, np.ones(3), -given["loss_of_tokens"], own_tokens=given["m"])["loss"]}
 
 
 @EXAMPLES.by("the second optimizer step: score and neutral range are taken anew")

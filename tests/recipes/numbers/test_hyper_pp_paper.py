@@ -80,7 +80,7 @@ def across(example: Example) -> Found:
 
 
 @EXAMPLES.by("policy loss after a step, with the whole")
-def whole(example: Example) -> Found:
+def total_loss(example: Example) -> Found:
     """The critic's loss has its own optimizer; it is added here as in the code."""
     given = example.values
     old, advantages = np.full(4, -1.0), normalised(given["A"])

@@ -23,12 +23,12 @@ assert isinstance(ICPI, Imagine)
 def imagined(rewards: Value, *, ends: bool = True) -> list[str]:
     """Return answers of the world model, interleaved with those of the policy, for an imagined episode."""
     last = len(rewards) - 1
-    said = [
+    replies = [
         text
         for place, reward in enumerate(rewards.tolist())
         for text in ("yes" if ends and place == last else "no", f"{reward:g}", f"s{place}", "a")
     ]
-    return said[: len(said) - 2 * int(ends)]
+    return replies[: len(replies) - 2 * int(ends)]
 
 
 @EXAMPLES.by("three actions from one state")
@@ -36,10 +36,10 @@ def three(example: Example) -> Found:
     """The third action's episode continues past the depth."""
     given = example.values
     program = replace(ICPI, actions=("a", "b", "c"), horizon=len(given["c"]))
-    values, taken = first_turn(
+    values, chosen = first_turn(
         program, [*imagined(given["a"]), *imagined(given["b"]), *imagined(given["c"], ends=False)[:-2]]
     )
-    return {"value": values, "chosen": [float(action == taken) for action in program.actions]}
+    return {"value": values, "chosen": [float(action == chosen) for action in program.actions]}
 
 
 @EXAMPLES.by("a rollout whose third state is malformed")
@@ -57,8 +57,8 @@ def episode(*rewards: float) -> list[_Transition]:
 @EXAMPLES.by("balanced termination examples")
 def balanced(example: Example) -> Found:
     ended, more = (int(example.values[name]) for name in ("ended", "going_on"))
-    seen = [_Transition(f"{place}", "a", 0.0, place < ended, "") for place in range(ended + more)]
-    found = ICPI.balanced(seen, lambda each: each.done)
+    transitions = [_Transition(f"{place}", "a", 0.0, place < ended, "") for place in range(ended + more)]
+    found = ICPI.balanced(transitions, lambda each: each.done)
     rare = [each for each in found if each.done]
     return {
         "examples_of_each_class": len(rare),
@@ -72,21 +72,21 @@ def coin(example: Example) -> Found:
     return {"probability": [ICPI.chance_of_model(int(count)) for count in example.values["n"]]}
 
 
-def shown(program: Imagine, episodes: Sequence[list[_Transition]]) -> Value:
+def in_window(program: Imagine, episodes: Sequence[list[_Transition]]) -> Value:
     """Return which of the episodes are shown."""
-    kept = program.window(episodes)
-    return np.array([float(any(each is one for one in kept)) for each in episodes])
+    remembered = program.window(episodes)
+    return np.array([float(any(each is one for one in remembered)) for each in episodes])
 
 
 @EXAMPLES.by("the window and its old trajectories")
 def window(example: Example) -> Found:
     of_code = replace(ICPI, success_above=0.0)
-    return {"kept": shown(of_code, [episode(won) for won in example.values["success"].tolist()])}
+    return {"kept": in_window(of_code, [episode(won) for won in example.values["success"].tolist()])}
 
 
 @EXAMPLES.by("every recent trajectory is shown")
 def recent(example: Example) -> Found:
-    return {"kept": shown(ICPI, [episode(won) for won in example.values["success"].tolist()])}
+    return {"kept": in_window(ICPI, [episode(won) for won in example.values["success"].tolist()])}
 
 
 @EXAMPLES.by("balanced reward examples among those that go on")
@@ -111,7 +111,7 @@ def threshold(example: Example) -> Found:
     return {
         "return_a": ICPI.discounted(both[0]),
         "return_b": ICPI.discounted(both[1]),
-        "success": shown(replace(ICPI, success_above=0.0), [episode(*rewards) for rewards in both]),
+        "success": in_window(replace(ICPI, success_above=0.0), [episode(*rewards) for rewards in both]),
     }
 
 

@@ -34,8 +34,8 @@ WEIGHTED = recipes.ICPO.replace(
 def group(correct: Sequence[float], steered: Sequence[float], number: int) -> Mapping[str, Value]:
     """Return scores and advantages of a group at a step; a rollout without an outcome is `nan`."""
     members = answers([1] * len(correct), [0.0] * len(correct))
-    for member, solved, shown in zip(members, correct, steered, strict=True):
-        member["facts"] = {"shown": float(shown)}
+    for member, solved, is_steered in zip(members, correct, steered, strict=True):
+        member["facts"] = {"shown": float(is_steered)}
         if np.isfinite(solved):
             member["success"] = bool(solved)
     return computed(recipes.ICPO, ["draw.score", "draw.advantage"], members=members, number=number)
@@ -99,10 +99,10 @@ def rejected(example: Example) -> Found:
     """A demonstration is always there, because no group was solved before."""
     program = recipes.ICPO.rollout
     assert isinstance(program, OneDemonstration)
-    usual, shown = RolloutSpec(7), RolloutSpec(1, hint=FixedHint("so"), train_without_hint=True, fact="shown")
+    plain_spec, hinted_spec = RolloutSpec(7), RolloutSpec(1, hint=FixedHint("so"), train_without_hint=True, fact="shown")
     found = {}
     for name, at_least in (("advantage_of_the_code", None), ("advantage_after_rejection", program.at_least)):
-        recipe = recipes.ICPO.replace(rollout=replace(program, members=usual + shown, at_least=at_least))
+        recipe = recipes.ICPO.replace(rollout=replace(program, members=plain_spec + hinted_spec, at_least=at_least))
         texts = [RIGHT if solved else WRONG for solved in example.values["all"]]
         found[name] = recipe.credit(solve(recipe, in_turn(*texts)).batch).column("advantage", "draw")
     return found

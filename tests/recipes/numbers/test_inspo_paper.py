@@ -33,12 +33,12 @@ def population(weights: Sequence[float], rollouts: int = 32) -> dict[str, Any]:
     return {"texts": [*"abcdefgh"[:count]], "weights": list(weights), "rollouts": [rollouts] * count}
 
 
-def paid(iteration: int, rewards: dict[int, Sequence[float]], **options: Any) -> IterationRecord:
+def rewarded_iteration(iteration: int, rewards: dict[int, Sequence[float]], **options: Any) -> IterationRecord:
     """Return an iteration whose groups under these instructions got these rewards."""
     members = [
         {**member, "group": str(place), "facts": {"instruction": place}}
-        for place, own in rewards.items()
-        for member in answers([1] * len(own), own)
+        for place, group_rewards in rewards.items()
+        for member in answers([1] * len(group_rewards), group_rewards)
     ]
     return IterationRecord.of(rollouts(members, iteration), iteration=iteration, **options)
 
@@ -60,7 +60,7 @@ def groups(example: Example) -> Found:
 
 @EXAMPLES.by("one trajectory moves its instruction's weight but not the policy")
 def alone(example: Example) -> Found:
-    state = PROGRAM.next(population([0.1, float(example.values["w"])]), paid(0, {1: example.values["R"].tolist()}))
+    state = PROGRAM.next(population([0.1, float(example.values["w"])]), rewarded_iteration(0, {1: example.values["R"].tolist()}))
     assert state["weights"][0] == 0.1
     return {
         "advantage": advantages(recipes.INSPO, example.values["R"], **UNDER)[0],
@@ -71,12 +71,12 @@ def alone(example: Example) -> Found:
 @EXAMPLES.by("trajectory with a search, after a step")
 def search(example: Example) -> Found:
     given = example.values
-    new, old, own = given["lp"], given["lp_old"], given["m"]
+    new, old, mask = given["lp"], given["lp_old"], given["m"]
     gain = np.full(len(new), given["A"])
-    alone = [single_tokens(LOSSES, old[[at]], new[[at]], gain[[at]])["loss"] for at in np.flatnonzero(own)]
-    surrogate = np.zeros(len(own))
-    surrogate[own > 0] = -np.concatenate(alone)
-    return {"surrogate": surrogate, "objective": -one_rollout(LOSSES, old, new, gain, own)["loss"]}
+    alone = [single_tokens(LOSSES, old[[at]], new[[at]], gain[[at]])["loss"] for at in np.flatnonzero(mask)]
+    surrogate = np.zeros(len(mask))
+    surrogate[mask > 0] = -np.concatenate(alone)
+    return {"surrogate": surrogate, "objective": -one_rollout(LOSSES, old, new, gain, mask)["loss"]}
 
 
 def candidate(proxies: Value) -> Any:
@@ -108,7 +108,7 @@ def two_rounds(example: Example) -> Found:
         """
         state = population(given["w"])
         for iteration, name in enumerate(("first", "second")):
-            closed = paid(iteration, {place: [float(given[name][place])] for place in drawn}, finished=batch)
+            closed = rewarded_iteration(iteration, {place: [float(given[name][place])] for place in drawn}, finished=batch)
             state = replace(PROGRAM, every=every).next(state, closed)
         return state
 

@@ -73,11 +73,11 @@ def kept(example: Example) -> Found:
     given = example.values
     recipe = INTERVENTION.replace(rollout=replace(INTERVENTION.rollout, reveals="tell"))
     found = []
-    for right, length, tells in zip(given["right"], given["length"], given["tells_answer"], strict=True):
-        advice = ("tell" * int(tells)).ljust(int(length), "i")
+    for right, length, reveals in zip(given["right"], given["length"], given["tells_answer"], strict=True):
+        advice = ("tell" * int(reveals)).ljust(int(length), "i")
         run = proposed(f"xx\n\n{WRONG}", f"1: {advice}", right=int(right), recipe=recipe)
-        asked = 2 if tells or length >= 200 else 34  # the attempt, the proposal, 32 continuations
-        assert run.asked == asked
+        request_count = 2 if reveals or length >= 200 else 34  # the attempt, the proposal, 32 continuations
+        assert run.asked == request_count
         found.append(float(any(row.trained for row in run.drawn)))
     return {"kept": np.array(found)}
 

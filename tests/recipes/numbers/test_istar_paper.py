@@ -110,12 +110,12 @@ def levels(example: Example) -> Found:
 
 @EXAMPLES.by("the same by RLOO, statistics of first steps")
 def leave_one_out(example: Example) -> Found:
-    def found(*links: GroupRelative) -> Value:
-        own = tuple(replace(link, center="leave_one_out", scale="none") for link in links)
-        return computed(ISTAR.replace(advantage=own), ["step.advantage"], **trajectories(example))["step.advantage"]
+    def compute(*links: GroupRelative) -> Value:
+        changed_links = tuple(replace(link, center="leave_one_out", scale="none") for link in links)
+        return computed(ISTAR.replace(advantage=changed_links), ["step.advantage"], **trajectories(example))["step.advantage"]
 
     zero = replace(STEP, coefficient=0.0)
-    return {"episode": found(zero, EPISODE), "step_over_all_steps": found(STEP)}
+    return {"episode": compute(zero, EPISODE), "step_over_all_steps": compute(STEP)}
 
 
 @EXAMPLES.by("one rollout of four has no score (convention)")

@@ -59,11 +59,11 @@ def third_round(example: Example) -> Found:
 def multiple(example: Example) -> Found:
     """An option, on trajectories of one round each."""
     recipe = recipes.ITER_RESEARCH.replace(weight=SelectDraws(column="score", multiple=int(example.values["DP"])))
-    kept = [
+    kept_counts = [
         computed(recipe, ["draw.keep"], members=rounds([1] * count, list(range(count))))["draw.keep"].sum()
         for count in example.values["C"].astype(int).tolist()
     ]
-    return {"kept": np.array(kept)}
+    return {"kept": np.array(kept_counts)}
 
 
 @EXAMPLES.by("one row: report and action are trained, the tool result is input")

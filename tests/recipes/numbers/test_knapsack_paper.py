@@ -65,13 +65,13 @@ def rates(example: Example) -> Found:
 def training(example: Example) -> Found:
     given = example.values
     large = [1.0, *[0.0] * (int(given["n"]) - 1)]
-    two, five, clipped = advantages(recipes.KNAPSACK, given["R"], given["S"], large)
+    small_group, large_group, clipped = advantages(recipes.KNAPSACK, given["R"], given["S"], large)
     free = recipes.KNAPSACK.replace(advantage=replace(recipes.KNAPSACK.advantage, at_most=None))
-    (whole,) = advantages(free, large)
+    (unclipped,) = advantages(free, large)
     return {
-        "advantage_a": two,
-        "advantage_b": five,
-        "advantage_of_the_success_of_32": whole[0],
+        "advantage_a": small_group,
+        "advantage_b": large_group,
+        "advantage_of_the_success_of_32": unclipped[0],
         "after_the_clip": clipped[0],
     }
 

@@ -101,9 +101,9 @@ def stragglers(example: Example) -> Found:
 
 @EXAMPLES.by("a trajectory ratio")
 def trajectory(example: Example) -> Found:
-    whole = given_advantages(recipes.LOOP, ratio=Ratio("sequence", "sum"))
+    by_sequence = given_advantages(recipes.LOOP, ratio=Ratio("sequence", "sum"))
     logprobs = (example.values["d"] - 1.0).tolist()
-    found = computed(whole, ["loss"], members=answers([3], [1]), policy={"logprob": logprobs})
+    found = computed(by_sequence, ["loss"], members=answers([3], [1]), policy={"logprob": logprobs})
     return {"ratio": -found["loss"]}
 
 

@@ -66,10 +66,10 @@ def counts(example: Example) -> Found:
 @EXAMPLES.by("which tokens are masked")
 def masked(example: Example) -> Found:
     given = example.values
-    away, own = given["log_r"], given["own"]
-    found = one_rollout(LOSSES, np.full(len(away), -4.0), away - 4.0, given["A"], own)
-    gradient = np.zeros(len(own))
-    gradient[own > 0] = found["gradient.logprob"]
+    away, own_tokens = given["log_r"], given["own"]
+    found = one_rollout(LOSSES, np.full(len(away), -4.0), away - 4.0, given["A"], own_tokens)
+    gradient = np.zeros(len(own_tokens))
+    gradient[own_tokens > 0] = found["gradient.logprob"]
     return {"objective": -found["loss"], "gradient": gradient, "mask": gradient != 0}
 
 

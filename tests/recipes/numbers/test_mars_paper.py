@@ -67,12 +67,12 @@ def returns(example: Example) -> Found:
 
 @EXAMPLES.by("rewards of turns")
 def rewards(example: Example) -> Found:
-    paid, lengths = example.values["game"] + example.values["format"], example.values["n"].astype(int).tolist()
+    step_rewards, lengths = example.values["game"] + example.values["format"], example.values["n"].astype(int).tolist()
 
     def scores(of_turns: Value) -> Value:
         return computed(RECIPE, ["step.step_score"], members=[turns(of_turns.tolist(), lengths)])["step.step_score"]
 
-    return {"length": scores(np.zeros(len(paid))), "reward": scores(paid)}
+    return {"length": scores(np.zeros(len(step_rewards))), "reward": scores(step_rewards)}
 
 
 @EXAMPLES.by("centring for each player, unequal turns")

@@ -33,17 +33,17 @@ def objective(old: Value, new: Value, given: Value, recipe: Recipe = MIDDLE) -> 
 def gae(example: Example) -> Found:
     given = example.values
     tokens = {"given": given["r"], "value": given["V"], "truncated": [0, 0, 1], "next_value": [0, 0, given["V_next"]]}
-    paid = replace(GAE, column="given", outcome="", at_truncation="bootstrap")
+    first = replace(GAE, column="given", outcome="", at_truncation="bootstrap")
     iteration: dict[str, Any] = {
         "members": answers([2, 1], [0, 0]),
         "columns": {"token": {name: np.asarray(values, float).tolist() for name, values in tokens.items()}},
     }
-    found = computed(recipes.MDPO.replace(advantage=paid), ["token.advantage", "token.return"], **iteration)
-    whole = computed(recipes.MDPO.replace(advantage=(paid, WHITENING)), ["token.advantage"], **iteration)
+    found = computed(recipes.MDPO.replace(advantage=first), ["token.advantage", "token.return"], **iteration)
+    normalised = computed(recipes.MDPO.replace(advantage=(first, WHITENING)), ["token.advantage"], **iteration)
     return {
         "advantage": found["token.advantage"],
         "return": found["token.return"],
-        "normalised": whole["token.advantage"],
+        "normalised": normalised["token.advantage"],
     }
 
 
@@ -52,12 +52,12 @@ def states(example: Example) -> Found:
     """Each of a state's two actions occurs once, as under its old policy; half of the tokens were not sampled."""
     given = example.values
     old, new = np.tile(given["pi_k"], 2), np.concatenate([given["first"], given["second"]])
-    taken = np.ravel([[2 * each, 0.0] for each in given["A"]])
+    action_advantages = np.ravel([[2 * each, 0.0] for each in given["A"]])
     divergence = [-given["t"] * objective(old[:2], new[at : at + 2], np.zeros(2)) for at in (0, 2)]
     return {
-        "start": objective(old, old, taken),
+        "start": objective(old, old, action_advantages),
         "divergence": np.array(divergence),
-        "objective": objective(old, new, taken),
+        "objective": objective(old, new, action_advantages),
     }
 
 

@@ -22,7 +22,7 @@ WEIGHTED = recipes.MIND_OMNI.replace(
 TEXT = {"steps": [{"facts": {"image": 0}}]}
 
 
-def paid(similarities: Value, formats: Value) -> dict[str, Value]:
+def scored_texts(similarities: Value, formats: Value) -> dict[str, Value]:
     """Return scores and advantages of answers in text."""
     members = [
         {**answer, "rewards": {"format": of}, **TEXT}
@@ -39,7 +39,7 @@ def paid(similarities: Value, formats: Value) -> dict[str, Value]:
 
 @EXAMPLES.by("rewards and advantages")
 def rewards(example: Example) -> Found:
-    return paid(example.values["cosine"].clip(min=0.0), example.values["format"])
+    return scored_texts(example.values["cosine"].clip(min=0.0), example.values["format"])
 
 
 @EXAMPLES.by("one rollout of four has no score (convention)")

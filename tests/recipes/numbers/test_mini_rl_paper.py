@@ -21,13 +21,13 @@ LOSSES = given_advantages(recipes.MINI_RL)
 def coefficients(example: Example, now: str, **options: Any) -> Value:
     """Return the gradient factors of log p of one-token rollouts, from the policy's log-probs of this name."""
     given = example.values
-    own = given["mask"] > 0 if "mask" in given else np.ones(len(given["mu"]), bool)
-    mu, old, new = (given[name][own] for name in ("mu", "old", now))
+    own_tokens = given["mask"] > 0 if "mask" in given else np.ones(len(given["mu"]), bool)
+    mu, old, new = (given[name][own_tokens] for name in ("mu", "old", now))
     found = single_tokens(
         given_advantages(recipes.MINI_RL, **options),
         mu,
         new,
-        np.broadcast_to(given["A"], len(given["mu"]))[own],
+        np.broadcast_to(given["A"], len(given["mu"]))[own_tokens],
         proximal_logprob=old,
     )
     return -len(mu) * found["gradient.logprob"]
@@ -37,13 +37,13 @@ def coefficients(example: Example, now: str, **options: Any) -> Value:
 def first_step(example: Example) -> Found:
     """The coefficients belong to one rollout, which includes the tool's token."""
     given = example.values
-    own = given["mask"] > 0
+    own_tokens = given["mask"] > 0
     losses = LOSSES.replace(loss=given_advantages(recipes.MINI_RL, clip=None, mask=None).loss)
-    advantages = np.full(len(own), given["A"])
-    found = np.zeros(len(own))
-    found[own] = -one_rollout(losses, given["mu"], given["old"], advantages, own)["gradient.logprob"]
-    np.testing.assert_allclose(found[own], coefficients(example, "old"), rtol=1e-5)
-    return {"coefficient": found}
+    advantages = np.full(len(own_tokens), given["A"])
+    coefficient = np.zeros(len(own_tokens))
+    coefficient[own_tokens] = -one_rollout(losses, given["mu"], given["old"], advantages, own_tokens)["gradient.logprob"]
+    np.testing.assert_allclose(coefficient[own_tokens], coefficients(example, "old"), rtol=1e-5)
+    return {"coefficient": coefficient}
 
 
 @EXAMPLES.by("a later mini-batch")

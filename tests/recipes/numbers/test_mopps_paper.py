@@ -44,13 +44,13 @@ def posterior(example: Example) -> Found:
     assert float(example.values["a"]) == SELECT.track.prior_success
     assert float(example.values["b"]) == SELECT.track.prior_failure
     alpha, beta = evidence(replace(SELECT.track, decay=0.5), *visits)
-    kept = evidence(SELECT.track, *visits)
+    undecayed = evidence(SELECT.track, *visits)
     return {
         "alpha": alpha,
         "beta": beta,
         "mean": alpha / (alpha + beta),
-        "alpha_without_decay": kept[0],
-        "beta_without_decay": kept[1],
+        "alpha_without_decay": undecayed[0],
+        "beta_without_decay": undecayed[1],
     }
 
 

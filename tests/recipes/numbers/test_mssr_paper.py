@@ -93,10 +93,10 @@ def visits(example: Example) -> Found:
 def forgetting(example: Example) -> Found:
     link = replace(TRACKED, adapt="since_visit", kl_target=0.06)
     moved = example.values["D"].tolist()
-    left = after(link, [[1.0, 0.0]] * len(moved), [0.0] * len(moved), moved)
+    posterior_counts = after(link, [[1.0, 0.0]] * len(moved), [0.0] * len(moved), moved)
     given = example.values
     at = [after(TRACKED, [[1.0, 0.0]], [0.0], [kl])[0][0] for kl in [*given["KL"].tolist(), float(given["above"])]]
-    return {"rho_by_prompt": [successes for successes, _ in left], "rho": at[:-1], "rho_above": at[-1]}
+    return {"rho_by_prompt": [successes for successes, _ in posterior_counts], "rho": at[:-1], "rho_above": at[-1]}
 
 
 @EXAMPLES.by("one prompt of four has no score (convention)")

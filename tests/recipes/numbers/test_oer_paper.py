@@ -40,8 +40,8 @@ def items(logprobs: Sequence[Value], rewards: Sequence[float] | None = None, mas
         {"group": str(place), "path": path_of(mask), **({} if np.isnan(reward) else {"reward": float(reward)})}
         for place, (mask, reward) in enumerate(zip(masks, rewards, strict=True))
     ]
-    own = [each[mask > 0] for each, mask in zip(logprobs, masks, strict=True)]
-    return credited(rollouts(members, 0), own)
+    own_logprobs = [each[mask > 0] for each, mask in zip(logprobs, masks, strict=True)]
+    return credited(rollouts(members, 0), own_logprobs)
 
 
 def scores(batch: Batch) -> Value:
@@ -52,11 +52,11 @@ def remembered(batch: Batch, state: State | None = None) -> State:
     return memory().next(memory().initial_state() if state is None else state, IterationRecord.of(batch))
 
 
-def drawn(state: State, count: int, of: int) -> Value:
+def drawn(state: State, count: int, item_count: int) -> Value:
     """Return which items of the batch are drawn again, as 1 for each."""
-    kept = memory().drawable(state, 9)
-    chosen = np.zeros(of)
-    chosen[kept.trajectory_id[memory().draw(kept, count, key=0)[0]]] = 1
+    drawable = memory().drawable(state, 9)
+    chosen = np.zeros(item_count)
+    chosen[drawable.trajectory_id[memory().draw(drawable, count, key=0)[0]]] = 1
     return chosen
 
 
@@ -68,15 +68,15 @@ def unequal(example: Example) -> Found:
 
 @EXAMPLES.by("the two best, and two temperatures")
 def best(example: Example) -> Found:
-    own = example.values["s"]
-    return {"kept": drawn(remembered(items([np.array([each]) for each in own])), 2, len(own))}
+    logprobs = example.values["s"]
+    return {"kept": drawn(remembered(items([np.array([each]) for each in logprobs])), 2, len(logprobs))}
 
 
 @EXAMPLES.by("a likely failure is filtered out before the ranking")
 def filtered(example: Example) -> Found:
-    own, rewards = example.values["s"], example.values["r"].tolist()
-    state = remembered(items([np.array([each]) for each in own], rewards))
-    return {"passes": drawn(state, len(own), len(own)), "kept": drawn(state, 2, len(own))}
+    logprobs, rewards = example.values["s"], example.values["r"].tolist()
+    state = remembered(items([np.array([each]) for each in logprobs], rewards))
+    return {"passes": drawn(state, len(logprobs), len(logprobs)), "kept": drawn(state, 2, len(logprobs))}
 
 
 @EXAMPLES.by("the same items after the policy has moved")

@@ -66,11 +66,11 @@ def one(example: Example) -> Found:
 def temperatures(example: Example) -> Found:
     """The engine returns candidates at one temperature; the loss divides logits by another."""
     logits = example.values["logits"]
-    asked: list[float] = []
+    requested_temperatures: list[float] = []
 
     def speak(context: str, request: Request) -> str:
         del context
-        asked.append(request.sampling.temperature)
+        requested_temperatures.append(request.sampling.temperature)
         return "a"
 
     program = recipes.OTR.rollout
@@ -82,7 +82,7 @@ def temperatures(example: Example) -> Found:
 
     found = candidates(np.log(probabilities(1.0)), np.array([1, 0, 0]), example.values["counts"].tolist())
     return {
-        "sampling": probabilities(asked[0]),
+        "sampling": probabilities(requested_temperatures[0]),
         "scoring": probabilities(1.0 / float(found["token.inverse_temperature"][0])),
         "loss": found["loss"],
     }

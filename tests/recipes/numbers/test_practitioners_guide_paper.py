@@ -75,23 +75,23 @@ def by_count(example: Example) -> Found:
 @EXAMPLES.by("GAE over two turns with an observation between")
 def gae(example: Example) -> Found:
     given = example.values
-    own = given["m"] > 0
+    own_tokens = given["m"] > 0
     first, whitening = GUIDE.chain("advantage")
     assert isinstance(first, Gae)
     short = GUIDE.replace(reward=OutcomeScore(), advantage=replace(first, column="paid", lam=0.9))
     columns = {"paid": given["score"], "value": given["V"], "reference_logprob": given["ref"]}
-    members = [{"path": path_of(given["m"]), "reward": 0, "logprobs": given["old"][own].tolist()}]
+    members = [{"path": path_of(given["m"]), "reward": 0, "logprobs": given["old"][own_tokens].tolist()}]
 
-    def found(recipe: Recipe, names: list[str]) -> Found:
-        tokens = {name: values[own].tolist() for name, values in columns.items()}
+    def compute(recipe: Recipe, names: list[str]) -> Found:
+        tokens = {name: values[own_tokens].tolist() for name, values in columns.items()}
         return dict(computed(recipe, names, members=members, columns={"token": tokens}))
 
-    plain = found(short, ["token.advantage", "token.return"])
-    whole = short.replace(advantage=(*short.chain("advantage"), whitening))
+    plain = compute(short, ["token.advantage", "token.return"])
+    whitened = short.replace(advantage=(*short.chain("advantage"), whitening))
     return {
         "advantage_of_policy_tokens": plain["token.advantage"],
         "value_target": plain["token.return"],
-        "whitened": found(whole, ["token.advantage"])["token.advantage"],
+        "whitened": compute(whitened, ["token.advantage"])["token.advantage"],
     }
 
 

@@ -22,13 +22,13 @@ CRITIC, _ = PROPS.chain("loss")
 
 def turns(rewards: Sequence[float], values: Sequence[float], lengths: Sequence[int]) -> dict[str, Any]:
     """Return episodes with a number of one-token turns, with their rewards and values."""
-    left = list(rewards)
+    remaining_rewards = list(rewards)
     members = [
         {
             "group": str(place),
             "path": "1 " + " ~ 9 ".join(["| 3"] * length),
             "reward": 0.0,
-            "steps": [{"reward": float(left.pop(0))} for _ in range(length)],
+            "steps": [{"reward": float(remaining_rewards.pop(0))} for _ in range(length)],
         }
         for place, length in enumerate(lengths)
     ]
@@ -81,7 +81,7 @@ def behaviour(example: Example) -> Found:
 
 
 @EXAMPLES.by("target's loss after some steps")
-def whole(example: Example) -> Found:
+def both_losses(example: Example) -> Found:
     """The critic is fitted to the returns of episodes of one turn, which pay them."""
     given, before = example.values, np.full(2, -1.0)
     batch = turns(given["R"].tolist(), given["V_old"].tolist(), [1, 1])

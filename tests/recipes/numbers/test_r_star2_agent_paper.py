@@ -20,7 +20,7 @@ ROC = recipes.RSTAR2.reward[1]
 CommonExamples(EXAMPLES, recipes.RSTAR2.replace(weight=None))
 
 
-def kept(right: int, wrong: int) -> Value:
+def kept_counts(right: int, wrong: int) -> Value:
     """Return how many wrong and right rollouts keep their score."""
     members = [
         {"path": "1 | 3", "reward": reward, "success": bool(reward), "rewards": {"tool_penalty": 0.1 * place}}
@@ -33,7 +33,7 @@ def kept(right: int, wrong: int) -> Value:
 @EXAMPLES.by("numbers for three groups of 32")
 def numbers(example: Example) -> Found:
     del example
-    return {"first": kept(12, 20), "second": kept(2, 30), "third": kept(31, 1)}
+    return {"first": kept_counts(12, 20), "second": kept_counts(2, 30), "third": kept_counts(31, 1)}
 
 
 def who(penalties: Value, right: Value, seed: int | None) -> Value:
@@ -79,7 +79,7 @@ def resampled(example: Example) -> Found:
 @EXAMPLES.by("resampling moves the mean")
 def moved(example: Example) -> Found:
     del example
-    wrong, right = kept(2, 30)
+    wrong, right = kept_counts(2, 30)
     return {"after": right / (wrong + right)}
 
 

@@ -40,15 +40,15 @@ def trained(run: Run) -> int:
 
 @EXAMPLES.by("a record of ten frames")
 def record(example: Example) -> Found:
-    kept = example.values["kind"] > 0
-    loss, weights = imitated(example.values["logp"], kept)
-    return {"loss": loss, "mask": weights > 0, "frame_weight": np.unique(weights[kept])}
+    is_kept = example.values["kind"] > 0
+    loss, weights = imitated(example.values["logp"], is_kept)
+    return {"loss": loss, "mask": weights > 0, "frame_weight": np.unique(weights[is_kept])}
 
 
 @EXAMPLES.by("an episode that succeeds without help")
 def without_help(example: Example) -> Found:
-    said = "x" * (int(example.values["frames"]) - len(RIGHT) - 1) + RIGHT
-    run = solve(RECIPE, in_turn(said), group_size=1, sampling=SAMPLING)
+    reply = "x" * (int(example.values["frames"]) - len(RIGHT) - 1) + RIGHT
+    run = solve(RECIPE, in_turn(reply), group_size=1, sampling=SAMPLING)
     assert len(run.batch.column("token", "token")) == example.values["frames"]
     return {"by_the_notes": trained(run)}
 
@@ -56,10 +56,10 @@ def without_help(example: Example) -> Found:
 @EXAMPLES.by("an episode that is recorded again (convention)")
 def recorded_again(example: Example) -> Found:
     total = 0
-    for frames, kept in zip(example.values["frames"].astype(int), example.values["kept"], strict=True):
-        answer = RIGHT if kept else WRONG
-        said = "x" * (frames - UNDO - len(answer) - 1) + answer
-        total += trained(solve(RECIPE, in_turn("<bad>", WRONG, said), group_size=1, sampling=SAMPLING))
+    for frames, is_kept in zip(example.values["frames"].astype(int), example.values["kept"], strict=True):
+        answer = RIGHT if is_kept else WRONG
+        reply = "x" * (frames - UNDO - len(answer) - 1) + answer
+        total += trained(solve(RECIPE, in_turn("<bad>", WRONG, reply), group_size=1, sampling=SAMPLING))
     return {"frames_kept": total}
 
 

@@ -30,17 +30,17 @@ def normalised(**options: Any) -> Recipe:
 
 @EXAMPLES.by("two groups of unequal size and responses of unequal length")
 def groups(example: Example) -> Found:
-    paid = [*example.values["R"].tolist(), *example.values["S"].tolist()]
-    members = [{**member, "group": name} for member, name in zip(answers([3, 1, 2, 1, 2], paid), "aaabb", strict=True)]
+    rewards = [*example.values["R"].tolist(), *example.values["S"].tolist()]
+    members = [{**member, "group": name} for member, name in zip(answers([3, 1, 2, 1, 2], rewards), "aaabb", strict=True)]
     tokens = {"reference_logprob": [-1.0] * 9}
 
-    def found(recipe: Recipe) -> Value:
+    def compute(recipe: Recipe) -> Value:
         return computed(recipe, ["token.advantage"], members=members, columns={"token": tokens})["token.advantage"]
 
     return {
-        "advantage_of_tokens": found(RECIPE),
-        "advantage_of_tokens_in_verl": found(normalised(ddof=1, scale_at_least=0.0, variance_eps=1e-8)),
-        "advantage_of_samples_by_the_appendix": found(normalised(level="draw"))[[0, 3, 4, 6, 7]],
+        "advantage_of_tokens": compute(RECIPE),
+        "advantage_of_tokens_in_verl": compute(normalised(ddof=1, scale_at_least=0.0, variance_eps=1e-8)),
+        "advantage_of_samples_by_the_appendix": compute(normalised(level="draw"))[[0, 3, 4, 6, 7]],
     }
 
 
@@ -64,8 +64,8 @@ def unscored(example: Example) -> Found:
 def two_turns(example: Example) -> Found:
     """The example has lambda 0.1; each turn is a rollout, because their advantages differ."""
     given = example.values
-    own = given["mask"] > 0
-    old, first, second, ref, values = (given[name][own] for name in ("old", "first", "second", "ref", "A"))
+    own_tokens = given["mask"] > 0
+    old, first, second, ref, values = (given[name][own_tokens] for name in ("old", "first", "second", "ref", "A"))
     policy = LOSSES.loss
     priced = LOSSES.replace(loss=replace(policy, kl=replace(policy.kl, coefficient=0.1)))
     free = LOSSES.replace(loss=replace(policy, kl=None))
@@ -100,9 +100,9 @@ def corrected(example: Example) -> Found:
 
 @EXAMPLES.by("dynamic filter")
 def filtered(example: Example) -> Found:
-    paid = [example.values[name] for name in "RST"]
-    places = np.repeat(np.arange(3, dtype=np.uint32), [len(each) for each in paid])
-    return {"kept": RECIPE.replace(admit=DynamicSampling(Band())).admit(np.concatenate(paid), places)}
+    rewards = [example.values[name] for name in "RST"]
+    places = np.repeat(np.arange(3, dtype=np.uint32), [len(each) for each in rewards])
+    return {"kept": RECIPE.replace(admit=DynamicSampling(Band())).admit(np.concatenate(rewards), places)}
 
 
 def test_the_penalty_is_that_of_the_script() -> None:

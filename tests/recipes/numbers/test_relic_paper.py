@@ -21,12 +21,12 @@ GAE = recipes.RELIC.chain("advantage")[1]
 
 def credit(members: list[dict[str, Any]], rewards: Value, values: Value, behind: float) -> Found:
     """Return advantages and returns by the recipe's GAE, with rewards of tokens and a value after the last one."""
-    paid = replace(GAE, column="given", at_truncation="bootstrap")
+    gae = replace(GAE, column="given", at_truncation="bootstrap")
     tokens = {"given": rewards.tolist(), "value": values.tolist(), "next_value": [behind] * len(values)}
     draws = {"success": [float(member.get("success", True)) for member in members]}
     draws["success"][-1] = float("nan")
     found = computed(
-        recipes.RELIC.replace(advantage=(CutOff(), paid)),
+        recipes.RELIC.replace(advantage=(CutOff(), gae)),
         ["token.advantage", "token.return"],
         members=members,
         columns={"token": tokens, "draw": draws},

@@ -76,8 +76,8 @@ def constraint(example: Example) -> Found:
         ]
         return float(given["p"] @ alone) / COEFFICIENT
 
-    whole, of_base, share = divergence(75), divergence(0), float(given["lam"])
-    return {"kl_base": of_base, "kl_last": (whole - share * of_base) / (1.0 - share), "constraint": whole}
+    total, of_base, share = divergence(75), divergence(0), float(given["lam"])
+    return {"kl_base": of_base, "kl_last": (total - share * of_base) / (1.0 - share), "constraint": total}
 
 
 @EXAMPLES.by("a group of one (convention)")

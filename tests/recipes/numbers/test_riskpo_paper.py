@@ -42,9 +42,9 @@ def batch(*groups: Any) -> Batch:
     return small(rows, draw_score=[float(score) for scores in groups for score in scores])
 
 
-def column(made: Batch) -> Value:
+def column(rollouts_batch: Batch) -> Value:
     """Return the advantages."""
-    return np.array(listed(made))
+    return np.array(listed(rollouts_batch))
 
 
 def with_tracked(component: TailRisk, low: float, high: float, scores: Value) -> Value:

@@ -75,10 +75,10 @@ def online(example: Example) -> Found:
     given, recipe = example.values, RL_100_ONLINE.replace(epochs=1, minibatches=1)
     count = len(given["A"])
 
-    def found(paid: Value, before: Value, **models: dict[str, list[float]]) -> Mapping[str, Value]:
+    def compute(rewards: Value, before: Value, **models: dict[str, list[float]]) -> Mapping[str, Value]:
         members = [
             {"group": f"{place}", "path": "1 | 3", "reward": 0, "steps": [{"reward": each}]}
-            for place, each in enumerate(paid.tolist())
+            for place, each in enumerate(rewards.tolist())
         ]
         values = {"value": before.tolist(), "next_value": [0.0] * count}
         columns = {"step": values, "token": {"old_value": before.tolist()}}
@@ -86,13 +86,13 @@ def online(example: Example) -> Found:
         return computed(recipe, names, members=members, columns=columns, **models)
 
     nothing = np.zeros(count)
-    policy = found(
+    policy = compute(
         given["A"],
         nothing,
         policy={"logprob": (np.log(given["rho"]) - 1.0).tolist()},
         critic={"value": nothing.tolist()},
     )
-    critic = found(given["R"], given["V_old"], critic={"value": given["V"].tolist()})
+    critic = compute(given["R"], given["V_old"], critic={"value": given["V"].tolist()})
     return {"normalised": policy["step.advantage"], "policy": policy["loss.policy"], "value": 2 * critic["loss.critic"]}
 
 
@@ -120,7 +120,7 @@ def chunks(example: Example) -> Found:
     given = example.values
     discount = float(given["gamma"]) ** 3
     powers = float(given["gamma"]) ** np.arange(3)
-    paid = [float(powers @ given[name]) for name in ("r1", "r2")]
+    chunk_rewards = [float(powers @ given[name]) for name in ("r1", "r2")]
     gae, _ = RL_100_ONLINE.chain("advantage")
     assert gae.lam == given["lam"]
     path = "1 | 3 ~ 9 | 3"
@@ -128,7 +128,7 @@ def chunks(example: Example) -> Found:
         {"path": path, "steps": [{"reward": 0.0}] * 2, "reward": 0},
         {
             "path": path,
-            "steps": [{"reward": paid[0]}, {"reward": paid[1], "truncated": True}],
+            "steps": [{"reward": chunk_rewards[0]}, {"reward": chunk_rewards[1], "truncated": True}],
             "reward": 0,
             "status": "truncated",
         },

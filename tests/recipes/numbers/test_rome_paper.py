@@ -61,19 +61,19 @@ def factors(recipe: Recipe, *rollouts: tuple[Value, Sequence[Value]]) -> list[Va
 def returns(example: Example) -> Found:
     """Rewards of chunks are those at their ends; the tokens of tools have no return."""
     given = example.values
-    own, gamma = given["mask"] > 0, float(given["gamma"])
+    own_tokens, gamma = given["mask"] > 0, float(given["gamma"])
     (advantage,) = recipes.ROME.chain("advantage")
     assert isinstance(advantage, Discounted)
     recipe = recipes.ROME.replace(advantage=replace(advantage, gamma=gamma), weight=None)
 
-    def found(rewards: Sequence[float]) -> Value:
+    def compute(rewards: Sequence[float]) -> Value:
         member = {"path": path([1, 3, 2]), "reward": 1, "steps": [{"reward": float(each)} for each in rewards]}
         return computed(recipe, ["token.advantage"], members=[member])["token.advantage"]
 
     at_ends = given["r"][[0, 4, 8]].tolist()
-    whole = np.zeros(len(own))
-    whole[own] = found(at_ends)
-    return {"returns": whole, "returns_by_final_reward_alone": found([0.0, 0.0, at_ends[-1]])[[0, 1, 4]]}
+    token_returns = np.zeros(len(own_tokens))
+    token_returns[own_tokens] = compute(at_ends)
+    return {"returns": token_returns, "returns_by_final_reward_alone": compute([0.0, 0.0, at_ends[-1]])[[0, 1, 4]]}
 
 
 @EXAMPLES.by("the ratio of a chunk is a geometric mean, chunks do not multiply")
@@ -97,11 +97,11 @@ def mask(example: Example) -> Found:
     columns = {"token": {"recomputed_logprob": (np.concatenate(moved) - 2.0).tolist()}}
     members = [{"path": path(lengths), "reward": 1, "logprobs": [-2.0] * sum(lengths)}]
 
-    def found(own: ImportanceWeight) -> Value:
-        recipe = recipes.ROME.replace(weight=own)
+    def compute(mask_weight: ImportanceWeight) -> Value:
+        recipe = recipes.ROME.replace(weight=mask_weight)
         return computed(recipe, ["token.weight"], members=members, columns=columns)["token.weight"][[0, lengths[0]]]
 
-    return {"ratio": found(replace(weight, kind="truncate", at_most=100.0)), "keep": found(weight)}
+    return {"ratio": compute(replace(weight, kind="truncate", at_most=100.0)), "keep": compute(weight)}
 
 
 @EXAMPLES.by("a success without ratio, a failure with a truncated one")

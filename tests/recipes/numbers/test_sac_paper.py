@@ -41,12 +41,12 @@ def tokens(example: Example) -> Found:
     given = example.values
     alpha = float(np.exp(given["log_alpha"]))
     controller = temperature(target=float(given["target"]), rate=float(given["lr"]), start=alpha)
-    own = given["mask"] > 0
+    own_tokens = given["mask"] > 0
     loss = computed(
         given_advantages(recipes.SAC, entropy=controller),
         ["loss"],
         members=[{"path": "1 | 3 3 ~ 9 | 3", "reward": 0.25}],
-        policy={"entropy": given["H"][own].tolist()},
+        policy={"entropy": given["H"][own_tokens].tolist()},
     )["loss"]
     entropy = (0.25 - loss) / alpha
     state = controller.moved(controller.initial_state(), {controller.metric: float(entropy[0])})

@@ -75,10 +75,10 @@ def two_groups(example: Example) -> Found:
 
 @EXAMPLES.by("two turns with a tool's answer between")
 def two_turns(example: Example) -> Found:
-    away, own = example.values["d"], example.values["mask"]
-    found = one_rollout(LOSSES, np.full(len(away), -1.0), away - 1.0, np.full(len(away), example.values["A"]), own)
+    away, mask = example.values["d"], example.values["mask"]
+    found = one_rollout(LOSSES, np.full(len(away), -1.0), away - 1.0, np.full(len(away), example.values["A"]), mask)
     gradient = np.zeros(len(away))
-    gradient[own > 0] = found["gradient.logprob"]
+    gradient[mask > 0] = found["gradient.logprob"]
     return {"loss": found["loss"], "gradient_by_token": gradient}
 
 

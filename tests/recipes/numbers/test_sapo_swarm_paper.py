@@ -50,12 +50,12 @@ def choice(example: Example) -> Found:
         ]
         Path(folder, "other.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         recipe = recipes.SAPO_SWARM.replace(rollout=SharedExperience(folder=folder, node="own"))
-        said = in_turn(*map(str, given["local"]))
-        batch = solve(recipe, said, world=PaidRiddles(), tasks=2, group_size=len(given["local"])).batch
+        speak = in_turn(*map(str, given["local"]))
+        batch = solve(recipe, speak, world=PaidRiddles(), tasks=2, group_size=len(given["local"])).batch
     shared, tasks = batch.column("shared", "draw") > 0, batch.texts("task_id", "draw")
-    taken = {task for task, other in zip(tasks, shared, strict=True) if other}
+    shared_tasks = {task for task, other in zip(tasks, shared, strict=True) if other}
     return {
-        "chance_of_external": np.array([name in taken for name in names]),
+        "chance_of_external": np.array([name in shared_tasks for name in names]),
         "advantage_local": recipe.credit(batch).column("advantage", "draw")[~shared],
     }
 

@@ -34,10 +34,10 @@ class Solvers:
     places: dict[int, int] = field(default_factory=dict)
 
     def __call__(self, context: str, request: Request) -> str:
-        asked = context.partition("<|im_end|>")[0]
-        if "Judge each step" in asked:
+        message = context.partition("<|im_end|>")[0]
+        if "Judge each step" in message:
             return "\n".join(f"{number}: {mark}" for number, mark in enumerate(self.marks, 1))
-        if "Go on with this solution" in asked:
+        if "Go on with this solution" in message:
             return f"mended {self.teacher}"
         place = self.places.setdefault(request.seed, len(self.places))
         steps = [f"step {number}" for number in range(1, len(self.marks))]

@@ -58,8 +58,8 @@ def older(example: Example) -> Found:
 @EXAMPLES.by("two of four tokens and the tail, at two places")
 def likeliest(example: Example) -> Found:
     p, q, other = (torch.from_numpy(example.values[name]) for name in ("p", "q", "other"))
-    own, teacher = torch.stack([p, other]), torch.stack([q, other])
-    logprobs = torch.cat([own, 1.0 - own.sum(1, keepdim=True)], dim=1).log().requires_grad_()
+    policy_probabilities, teacher = torch.stack([p, other]), torch.stack([q, other])
+    logprobs = torch.cat([policy_probabilities, 1.0 - policy_probabilities.sum(1, keepdim=True)], dim=1).log().requires_grad_()
     streams = {
         "weight_kl": torch.full((2,), 0.5).double(),
         "old_logprob": torch.stack([torch.tensor(example.values["old"]), other[0]]).log().double(),

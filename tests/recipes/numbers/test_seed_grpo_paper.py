@@ -105,16 +105,16 @@ def unscored(example: Example) -> Found:
     return {"advantage": np.array([*found[:-1], np.nan])}
 
 
-def with_factor(factor: float, ratio: Value, given: Value, own: Value) -> Mapping[str, Value]:
+def with_factor(factor: float, ratio: Value, given: Value, mask: Value) -> Mapping[str, Value]:
     """Return loss and gradient of a rollout whose group has this factor; the untrained member answers differently."""
     recipe = given_advantages(recipes.SEED_GRPO).replace(
         advantage=GroupRelative(column="given", level="token", center="none", scale="none"),
         weight=AnswerEntropyScaled(coefficient=1.0 - factor),
     )
     one, other = answered(np.zeros(2), [0, 1])
-    members = [{**one, "path": path_of(own)}, {**other, "trainable": [0]}]
-    new = np.log(ratio[own > 0]) - 1.0
-    tokens = {"given": [*given[own > 0], 0.0]}
+    members = [{**one, "path": path_of(mask)}, {**other, "trainable": [0]}]
+    new = np.log(ratio[mask > 0]) - 1.0
+    tokens = {"given": [*given[mask > 0], 0.0]}
     names = ["loss", "gradient.logprob"]
     return computed(recipe, names, members=members, columns={"token": tokens}, policy={"logprob": [*new, -1.0]})
 

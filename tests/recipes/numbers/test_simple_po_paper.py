@@ -31,9 +31,9 @@ CODE = SPO.replace(
 def by_ratio(ratio: Value, given: Value) -> tuple[Value, Value, Value]:
     """Return the loss, the objective of each action, and its slope by the ratio."""
     old, new = np.full(len(ratio), -1.0), np.log(ratio) - 1.0
-    whole = single_tokens(LOSSES, old, new, given)
+    result = single_tokens(LOSSES, old, new, given)
     alone = [single_tokens(LOSSES, *(each[[at]] for each in (old, new, given)))["loss"] for at in range(len(ratio))]
-    return whole["loss"], -np.concatenate(alone), -whole["gradient.logprob"] * len(ratio) / ratio
+    return result["loss"], -np.concatenate(alone), -result["gradient.logprob"] * len(ratio) / ratio
 
 
 @EXAMPLES.by("penalty and slope inside and outside of the bound")

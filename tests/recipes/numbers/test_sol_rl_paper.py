@@ -41,13 +41,13 @@ def selection(example: Example) -> Found:
     order = [place for place in np.argsort(-draft) if keep[place]]
     best = [place for place in order if draft[place] > np.median(draft)]
     worst = [place for place in order[::-1] if draft[place] < np.median(draft)]
-    kept = draft[best + worst]
-    deviation = (kept - kept.mean()) / advantage[best + worst]
+    kept_rewards = draft[best + worst]
+    deviation = (kept_rewards - kept_rewards.mean()) / advantage[best + worst]
     np.testing.assert_allclose(deviation, deviation[0])
     return {
         "best": np.array(best, float),
         "worst": np.array(worst, float),
-        "kept": kept,
+        "kept": kept_rewards,
         "deviation": deviation[0] - 1e-4,
     }
 

@@ -33,21 +33,21 @@ class Named(Riddles):
 
 def reflected(groups: Sequence[Sequence[float]]) -> list[float]:
     """Return the number of reflection items per member, for groups with these right and wrong members."""
-    left: dict[str, list[float]] = {}
+    remaining_outcomes: dict[str, list[float]] = {}
 
     def speak(context: str, request: Request) -> str:
         del request
         if "A proposed answer" in context or "boxed" in context:
             return "\\boxed{yes}"
         name = context.split("[", 1)[1].split("]", 1)[0]
-        if name not in left:
-            left[name] = list(groups[len(left)])
-        return RIGHT if left[name].pop(0) else WRONG
+        if name not in remaining_outcomes:
+            remaining_outcomes[name] = list(groups[len(remaining_outcomes)])
+        return RIGHT if remaining_outcomes[name].pop(0) else WRONG
 
     size = len(groups[0])
     run = solve(recipes.SPARK, speak, world=Named(), tasks=len(groups), group_size=size)
     again = [row.prompt for row in run.drawn if "A proposed answer" in row.prompt]
-    return [sum(f"[{name}]" in prompt for prompt in again) / size for name in left]
+    return [sum(f"[{name}]" in prompt for prompt in again) / size for name in remaining_outcomes]
 
 
 @EXAMPLES.by("judge items of four prompts")

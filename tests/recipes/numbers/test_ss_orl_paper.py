@@ -24,8 +24,8 @@ def windows(example: Example) -> Found:
     program = replace(RECIPE.rollout, question="{seen}\n{next}")
 
     def window(step: int) -> Value:
-        seen = [float(line) for line in program.question_of([str(state) for state in states], step).split()]
-        return (np.append(np.zeros(program.past + 2 - len(seen)), seen) - mean) / spread
+        inputs = [float(line) for line in program.question_of([str(state) for state in states], step).split()]
+        return (np.append(np.zeros(program.past + 2 - len(inputs)), inputs) - mean) / spread
 
     return {"first": window(0), "second": window(1), "last": window(len(states) - 1)}
 

@@ -20,11 +20,11 @@ ONE_STEP = recipes.SSP.replace(minibatches=1)
 
 def self_play(rewards: Sequence[Value]) -> tuple[list[Value], list[Value]]:
     """Return advantages of the solvers and of the proposer of each question."""
-    paid = [recipes.SSP.rollout.paid(float(np.mean(each))) for each in rewards]
+    proposer_rewards = [recipes.SSP.rollout.paid(float(np.mean(each))) for each in rewards]
     members = [
         {"group": f"{role} {place}", "path": "1 | 3", "reward": float(reward), "facts": {"proposer": role}}
         for place, each in enumerate(rewards)
-        for role, reward in [*((0, one) for one in each), (1, paid[place])]
+        for role, reward in [*((0, one) for one in each), (1, proposer_rewards[place])]
     ]
     columns = {"token": {"reference_logprob": [-1.0] * len(members)}}
     found = computed(ONE_STEP, ["draw.advantage"], members=members, columns=columns)["draw.advantage"]

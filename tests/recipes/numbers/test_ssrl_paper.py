@@ -37,15 +37,15 @@ def groups(example: Example) -> Found:
 def masked(example: Example) -> Found:
     """The second response has an advantage of 1."""
     given, other = example.values, int(example.values["other"])
-    own = len(given["m"])
-    columns = {"simulated": [*(1 - given["m"]).tolist(), *[0] * other], "reference_logprob": [-1.0] * (own + other)}
+    token_count = len(given["m"])
+    columns = {"simulated": [*(1 - given["m"]).tolist(), *[0] * other], "reference_logprob": [-1.0] * (token_count + other)}
     gradient = computed(
         MASKED,
         ["gradient.logprob"],
-        members=answers([own, other], [float(given["A"]), 1.0]),
+        members=answers([token_count, other], [float(given["A"]), 1.0]),
         columns={"token": columns},
     )["gradient.logprob"]
-    return {"tokens": -1 / gradient[-1:], "gradient_to_log_probability": gradient[:own]}
+    return {"tokens": -1 / gradient[-1:], "gradient_to_log_probability": gradient[:token_count]}
 
 
 @EXAMPLES.by("loss after a step, with a third clip for negative advantages")

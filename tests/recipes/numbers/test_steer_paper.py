@@ -88,11 +88,11 @@ def equal(example: Example) -> Found:
 @EXAMPLES.by("the loss of two responses of unequal length")
 def unequal(example: Example) -> Found:
     """Entropies at which the changes of entropy give the weights of the example."""
-    ratios, given, wanted = (example.values[name] for name in ("ratio", "A", "w"))
+    ratios, given, expected_weights = (example.values[name] for name in ("ratio", "A", "w"))
     new = np.full(5, 0.4)
-    changes = np.log(wanted) / np.log(EXPONENTIAL.low)
+    changes = np.log(expected_weights) / np.log(EXPONENTIAL.low)
     entropies = changes / (np.abs(given) * ratios * (1 - new)) - np.log(new)
-    np.testing.assert_allclose(weights(EXPONENTIAL, new / ratios, new, entropies, given), wanted, rtol=1e-6)
+    np.testing.assert_allclose(weights(EXPONENTIAL, new / ratios, new, entropies, given), expected_weights, rtol=1e-6)
     found = trained(EXPONENTIAL, new / ratios, new, entropies, given)
     return {"loss": found["loss"], "gradient_wrt_logp_times_tokens": 5 * found["gradient.logprob"]}
 

@@ -26,9 +26,9 @@ def coverage(example: Example) -> Found:
     """The first cell of a new state is the state itself; the environment pays for others, and at the end."""
     gains = example.values["new_cells"]
     visited = np.cumsum([0.0, *(gains > 0)])[:-1]  # states are numbered in the order of their first visit
-    paid = [*(gains - (gains > 0))[:-1], gains[-1]]
+    rewards = [*(gains - (gains > 0))[:-1], gains[-1]]
     steps = [
-        {"state": f"state {state:.0f}", "reward": float(reward)} for state, reward in zip(visited, paid, strict=True)
+        {"state": f"state {state:.0f}", "reward": float(reward)} for state, reward in zip(visited, rewards, strict=True)
     ]
     found = computed(
         RECIPE,

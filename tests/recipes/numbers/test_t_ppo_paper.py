@@ -38,7 +38,7 @@ def response(windows: Sequence[int], reward: float | None = None, *, first: int 
     return {**member, "success": True, **({} if reward is None else {"reward": reward})}
 
 
-def found(recipe: Recipe, names: Sequence[str], members: Sequence[Any], values: Value) -> Mapping[str, Value]:
+def numbers_of(recipe: Recipe, names: Sequence[str], members: Sequence[Any], values: Value) -> Mapping[str, Value]:
     """Return numbers of responses with these values of the critic, now equal to before."""
     known = [float("nan") if member["status"] == "truncated" else 1.0 for member in members]
     columns = {"draw": {"success": known}, "token": {"value": values.tolist()}}
@@ -48,7 +48,7 @@ def found(recipe: Recipe, names: Sequence[str], members: Sequence[Any], values: 
 def credit(members: Sequence[Any], values: Value, **options: float) -> Value:
     """Return advantages of tokens, with another discount or lambda."""
     recipe = T_PPO.replace(advantage=(CUT_OFF, replace(GAE, **options), SCORE))
-    return found(recipe, ["token.advantage"], members, values)["token.advantage"]
+    return numbers_of(recipe, ["token.advantage"], members, values)["token.advantage"]
 
 
 @EXAMPLES.by("an unfinished window of three tokens, a finished response of two")
@@ -80,7 +80,7 @@ def masks(example: Example) -> Found:  # noqa: ARG001 - the numbers are in its t
     ]
     policy_masks, trained, valued = {}, [], []
     for number, (lengths, members) in enumerate(iterations, start=1):
-        numbers = found(T_PPO.replace(minibatches=1), ["token.keep", "loss"], members, np.full(sum(lengths), 0.5))
+        numbers = numbers_of(T_PPO.replace(minibatches=1), ["token.keep", "loss"], members, np.full(sum(lengths), 0.5))
         is_kept = numbers["token.keep"] > 0
         policy_masks[f"policy_mask_a_{number}"] = np.resize(is_kept[: lengths[0]], 5) * (np.arange(5) < lengths[0])
         trained.append(int(is_kept.sum()))
@@ -95,7 +95,7 @@ def masks(example: Example) -> Found:  # noqa: ARG001 - the numbers are in its t
 @EXAMPLES.by("value target of a finished response of two windows")
 def target(example: Example) -> Found:
     members = [response([2, 1], float(example.values["R"]))]
-    numbers = found(T_PPO, ["token.return", "loss.critic"], members, example.values["V"])
+    numbers = numbers_of(T_PPO, ["token.return", "loss.critic"], members, example.values["V"])
     return {"target": numbers["token.return"], "value_loss": numbers["loss.critic"]}
 
 

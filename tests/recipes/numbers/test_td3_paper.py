@@ -53,12 +53,12 @@ def critics(example: Example) -> Found:
         {**member, "steps": [{"reward": reward}]}
         for member, reward in zip(answers([1, 1], [0, 0]), given["y"].tolist(), strict=True)
     ]
-    said = {
+    outputs = {
         name: {"logprob": [-1.0, -1.0], "soft_value": (given[values] + 1.0).tolist()}
         for name, values in (("critic", "Q1"), ("second_critic", "Q2"))
     }
-    names = [f"loss.{name}" for name in said]
-    found = computed(recipes.TD3, names, members=members, columns=zeros(2, 2), **said)
+    names = [f"loss.{name}" for name in outputs]
+    found = computed(recipes.TD3, names, members=members, columns=zeros(2, 2), **outputs)
     return {"loss": 2 * sum(found[name] for name in names)}
 
 

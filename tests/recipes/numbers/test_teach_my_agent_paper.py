@@ -17,7 +17,7 @@ SELECT = TEACH_MY_AGENT.select
 assert isinstance(SELECT, ComposedSelector)
 
 
-def taught(progress: Value) -> tuple[Value, Value]:
+def select_tasks(progress: Value) -> tuple[Value, Value]:
     """Return chances and progress of tasks.
 
     The return of each goes from 1/2 to 1/2 less this progress; `nan`: the second episode has no return.
@@ -35,7 +35,7 @@ def taught(progress: Value) -> tuple[Value, Value]:
 def chances(example: Example) -> Found:
     """Each task also gets its uniform part, which is the chance of a task without progress."""
     progress = example.values["alp"]
-    found = taught(progress)[0]
+    found = select_tasks(progress)[0]
     uniform = found[progress == 0][0]
     return {"chance": found - uniform, "uniform_task": uniform * len(progress)}
 
@@ -44,15 +44,15 @@ def chances(example: Example) -> Found:
 def alike(example: Example) -> Found:
     """A fifth of each chance is that of a uniform task."""
     count = int(example.values["k"])
-    uniform = taught(np.array([0.1, 0.0]))[0][1] * 2
-    return {"chance": taught(np.zeros(count))[0] - uniform / count}
+    uniform = select_tasks(np.array([0.1, 0.0]))[0][1] * 2
+    return {"chance": select_tasks(np.zeros(count))[0] - uniform / count}
 
 
 @EXAMPLES.by("an episode without a return changes nothing (convention)")
 def unscored(example: Example) -> Found:
     """The second task's progress stays 0, because the episode with a return was its first."""
     progress = example.values["alp"]
-    chance, found = taught(np.array([*progress, np.nan]))
+    chance, found = select_tasks(np.array([*progress, np.nan]))
     uniform = chance[-1]
     assert found[-1] == 0
     return {

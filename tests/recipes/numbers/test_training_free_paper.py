@@ -26,7 +26,7 @@ OF_CODE = replace(EXPERIENCES, taught="between")
 ADD = json.dumps({"operation": "ADD", "id": None, "text": "Say right."})
 
 
-def taught(
+def compare_group(
     scores: Value, *, without: Sequence[int] = (), plans: Sequence[str] = (ADD,), program: Experiences = EXPERIENCES
 ) -> tuple[list[str], list[str]]:
     """Return the prompts of the agent `experience` for a group with these scores, and the experiences after its plan.
@@ -37,32 +37,32 @@ def taught(
         plans: answers to the request for a plan, try after try.
         program: the program that compares the group.
     """
-    said, asked, tries = [str(score) for score in scores], [], list(plans)
+    summaries, requests, tries = [str(score) for score in scores], [], list(plans)
     empty = {str(scores[row]) for row in without}
 
     def speak(context: str, request: Request) -> str:
         del request
         for word in ("Sum up", "What did the better", "How should the list", "Make one list"):
             if word in context:
-                asked.append(word)
+                requests.append(word)
                 break
         else:
-            return said.pop(0)
-        if asked[-1] == "Sum up":
+            return summaries.pop(0)
+        if requests[-1] == "Sum up":
             score = re.search(r"which scored ([\d.]+)", context)
             assert score is not None
             return "" if str(float(score[1])) in empty else "summary"
-        return tries.pop(0) if asked[-1] == "Make one list" else ADD
+        return tries.pop(0) if requests[-1] == "Make one list" else ADD
 
     run = solve(recipes.TRAINING_FREE.replace(rollout=program), speak, world=PaidRiddles(), group_size=len(scores))
     plans_made = read_notes(run.batch, "plan")
-    return asked, EXPERIENCES.applied([], plans_made[0]) if plans_made else []
+    return requests, EXPERIENCES.applied([], plans_made[0]) if plans_made else []
 
 
 def teaches(scores: Value, *, program: Experiences = EXPERIENCES) -> bool:
-    asked = taught(scores, program=program)[0]
-    assert not asked or asked.count("Sum up") == len(scores)
-    return bool(asked)
+    requests = compare_group(scores, program=program)[0]
+    assert not requests or requests.count("Sum up") == len(scores)
+    return bool(requests)
 
 
 @EXAMPLES.by("groups of five, three and four: which teach")
@@ -91,8 +91,8 @@ def above(example: Example) -> Found:
 @EXAMPLES.by("the only wrong rollout could not be summarised: the second filter drops the group")
 def second_filter(example: Example) -> Found:
     given = example.values
-    asked = taught(given["a"], without=np.flatnonzero(given["summarised"] == 0).tolist())[0]
-    return {"first_filter": np.array("Sum up" in asked), "second_filter": np.array("What did the better" in asked)}
+    requests = compare_group(given["a"], without=np.flatnonzero(given["summarised"] == 0).tolist())[0]
+    return {"first_filter": np.array("Sum up" in requests), "second_filter": np.array("What did the better" in requests)}
 
 
 @EXAMPLES.by("a group of one never teaches with a reward of 0 or 1")
@@ -113,8 +113,8 @@ def plan(example: Example) -> Found:
 @EXAMPLES.by("three failed tries to read the plan leave the experiences")
 def failed(example: Example) -> Found:
     """A fourth answer could be read, but is not requested."""
-    asked, added = taught(np.array([1.0, 0.0]), plans=["none", "{", "no plan", ADD])
-    assert asked.count("Make one list") == 3
+    requests, added = compare_group(np.array([1.0, 0.0]), plans=["none", "{", "no plan", ADD])
+    assert requests.count("Make one list") == 3
     return {"number_of_experiences": example.values["before"] + len(added)}
 
 

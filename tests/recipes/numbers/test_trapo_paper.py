@@ -57,14 +57,14 @@ def votes(example: Example) -> Found:
 
 
 def least(
-    name: str, own: dict[str, list[float]], others: dict[str, list[float]], best: Value, component: SimilarCurves
+    name: str, labelled_curves: dict[str, list[float]], unlabelled_curves: dict[str, list[float]], best: Value, component: SimilarCurves
 ) -> float:
     """Return the highest bar that a curve passes, by bisection; the best curve is added, since it is always kept."""
     low, high = -1.0, 1.0
     for _ in range(40):
         bar = (low + high) / 2
-        judged = {name: others[name], "best": best.tolist()}
-        passes = name in replace(component, at_least=bar).kept(component.initial_state(), own, judged)
+        judged = {name: unlabelled_curves[name], "best": best.tolist()}
+        passes = name in replace(component, at_least=bar).kept(component.initial_state(), labelled_curves, judged)
         low, high = (bar, high) if passes else (low, bar)
     return low
 
@@ -72,22 +72,22 @@ def least(
 @EXAMPLES.by("similarity of two curves to two labelled ones")
 def similarity(example: Example) -> Found:
     curves = {name: example.values[name].tolist() for name in ("ref1", "ref2", "u1", "u2")}
-    own = {name: curves[name] for name in ("ref1", "ref2")}
-    others = {name: curves[name] for name in ("u1", "u2")}
-    best = sum((np.array(curve) - np.mean(curve)) / np.std(curve) for curve in own.values())
+    labelled_curves = {name: curves[name] for name in ("ref1", "ref2")}
+    unlabelled_curves = {name: curves[name] for name in ("u1", "u2")}
+    best = sum((np.array(curve) - np.mean(curve)) / np.std(curve) for curve in labelled_curves.values())
     code = SimilarCurves(visits=2, fraction=0.0, similarity="each_curve")
     return {
-        "similarity": [least(name, own, others, best, code) for name in others],
-        "over_the_threshold": kept(own, others, code),
+        "similarity": [least(name, labelled_curves, unlabelled_curves, best, code) for name in unlabelled_curves],
+        "over_the_threshold": kept(labelled_curves, unlabelled_curves, code),
     }
 
 
 @EXAMPLES.by("the same by cosine to the mean curve")
 def mean_curve(example: Example) -> Found:
-    own = {name: example.values[name].tolist() for name in ("ref1", "ref2")}
-    best = np.mean(list(own.values()), axis=0)
+    labelled_curves = {name: example.values[name].tolist() for name in ("ref1", "ref2")}
+    best = np.mean(list(labelled_curves.values()), axis=0)
     waits = replace(CURVES, visits=2, fraction=0.0)
-    return {"cosine_without_centring": least("u2", own, {"u2": example.values["u2"].tolist()}, best, waits)}
+    return {"cosine_without_centring": least("u2", labelled_curves, {"u2": example.values["u2"].tolist()}, best, waits)}
 
 
 @EXAMPLES.by("a curve that does not change")

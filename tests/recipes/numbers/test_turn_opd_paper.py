@@ -97,13 +97,13 @@ def smoothed(example: Example) -> Found:
 @EXAMPLES.by("two of four tokens and the rest")
 def likeliest(example: Example) -> Found:
     rows = [np.append(example.values[name], 1.0 - example.values[name].sum()) for name in ("p", "q")]
-    own, teacher = (torch.from_numpy(np.stack([row, rows[1]])).log() for row in rows)
+    policy_logprobs, teacher = (torch.from_numpy(np.stack([row, rows[1]])).log() for row in rows)
     streams = {
         "weight_kl": torch.full((2,), 0.5).double(),
         "teacher_top_ids": torch.tensor([[3, 4], [3, 4]]),
         "teacher_top_logprobs": teacher[:, :2],
     }
-    tokens = Tokens(own[:, 0], torch.zeros(2), streams, SimpleNamespace(top_logprobs=own))
+    tokens = Tokens(policy_logprobs[:, 0], torch.zeros(2), streams, SimpleNamespace(top_logprobs=policy_logprobs))
     return {"loss": LOSS.evaluate(tokens)[0].item()}
 
 

@@ -58,8 +58,8 @@ def baselines(example: Example) -> Found:
     rewards = given["R"]
     for name, square in (("baseline", GradientSquare(at_most=8.0)), ("baseline_of_the_paper", SQUARE)):
         advantage = (square, BASELINE)
-        made = group(rewards, given["score"], np.log(given["w"])[:, None], advantage=advantage)["draw.advantage"]
-        found[name] = (rewards - made)[0]
+        centred = group(rewards, given["score"], np.log(given["w"])[:, None], advantage=advantage)["draw.advantage"]
+        found[name] = (rewards - centred)[0]
     return found
 
 
@@ -102,12 +102,12 @@ def unscored(example: Example) -> Found:
 
 @EXAMPLES.by("a rollout of two turns with tool tokens")
 def turns(example: Example) -> Found:
-    own = example.values["d"][example.values["mask"] > 0]
+    log_ratios = example.values["d"][example.values["mask"] > 0]
     found = computed(
         VCPO.replace(advantage=GroupRelative(center="none", scale="none")),
         ["draw.importance", "gradient.logprob"],
         members=[{"path": "1 | 3 3 ~ 9 9 | 3", "reward": 1}],
-        columns={"token": {"recomputed_logprob": (own - 1.0).tolist()}},
+        columns={"token": {"recomputed_logprob": (log_ratios - 1.0).tolist()}},
     )
     weight = -found["gradient.logprob"][0]
     return {

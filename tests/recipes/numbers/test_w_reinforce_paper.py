@@ -25,9 +25,9 @@ def worth(rewards: Value, weight: SelectDraws | None = None, **options: float) -
     reward = replace(recipes.W_REINFORCE.reward, **options)
     recipe = recipes.W_REINFORCE.replace(reward=reward, weight=weight, minibatches=1)
     found = computed(recipe, ["draw.advantage", "gradient.logprob"], members=members)
-    kept = found["gradient.logprob"] != 0
-    np.testing.assert_allclose(found["gradient.logprob"], -found["draw.advantage"] * kept / kept.sum())
-    return np.where(kept, found["draw.advantage"], np.nan)
+    is_kept = found["gradient.logprob"] != 0
+    np.testing.assert_allclose(found["gradient.logprob"], -found["draw.advantage"] * is_kept / is_kept.sum())
+    return np.where(is_kept, found["draw.advantage"], np.nan)
 
 
 @EXAMPLES.by("three advantages of one batch")

@@ -52,15 +52,15 @@ def collected(folder: Path, *right: Sequence[int]) -> list[Batch]:
     batches = []
     with arl.Store.open(folder) as store:
         for counts in right:
-            asked: dict[str, int] = {}
+            request_counts: dict[str, int] = {}
 
             def speak(
-                context: str, request: Request, counts: Sequence[int] = counts, asked: dict[str, int] = asked
+                context: str, request: Request, counts: Sequence[int] = counts, request_counts: dict[str, int] = request_counts
             ) -> str:
                 del request
                 name = re.findall(r"(train \d+)<\|im_end\|>", context)[-1]
-                asked[name] = asked.get(name, 0) + 1
-                return RIGHT if asked[name] <= counts[list(asked).index(name)] else WRONG
+                request_counts[name] = request_counts.get(name, 0) + 1
+                return RIGHT if request_counts[name] <= counts[list(request_counts).index(name)] else WRONG
 
             recipe = XRPO.replace(rollout=replace(XRPO.rollout, budget=5, per_round=3))
             collect = arl.Collector(script(speak), Named(), recipe, store=store, task_pool=64)
@@ -74,10 +74,10 @@ def later_ones(batch: Batch) -> Value:
     groups, seeded, score = (batch.column(name, "draw") for name in ("group_id", "seeded", "success"))
     found = {}
     for group in np.unique(groups):
-        mine = groups == group
-        assert mine.sum() == 5
-        assert not seeded[mine][:4].any()
-        found[int(score[mine][:4].sum())] = seeded[mine][4]
+        in_group = groups == group
+        assert in_group.sum() == 5
+        assert not seeded[in_group][:4].any()
+        found[int(score[in_group][:4].sum())] = seeded[in_group][4]
     return np.array([found[count] for count in sorted(found)])
 
 
@@ -126,9 +126,9 @@ def unscored(example: Example) -> Found:
 @EXAMPLES.by("score of a response with tool tokens")
 def tool_tokens(example: Example) -> Found:
     """The bonus of the response next to a failure of score -0.2: 2.5 (1 - exp((s + 0.2) / 2))."""
-    own = example.values["mask"] > 0
+    own_tokens = example.values["mask"] > 0
     members = [
-        {"path": "1 | 3 3 ~ 9 | 3", "logprobs": example.values["lp"][own].tolist(), "reward": 1.0},
+        {"path": "1 | 3 3 ~ 9 | 3", "logprobs": example.values["lp"][own_tokens].tolist(), "reward": 1.0},
         {"path": "1 | 3", "logprobs": [-0.2], "reward": 0.0},
     ]
     with_bonus, plain = (
