@@ -36,7 +36,9 @@ def scores(
             "rewards": {"mode": kind, "forced": is_forced, "format": read},
             **member,
         }
-        for won, kind, is_forced, read in zip(right.tolist(), mode.tolist(), forced.tolist(), form.tolist(), strict=True)
+        for won, kind, is_forced, read in zip(
+            right.tolist(), mode.tolist(), forced.tolist(), form.tolist(), strict=True
+        )
     ]
     return dict(computed(recipe, ["draw.score", "draw.advantage"], members=members))
 
@@ -47,8 +49,8 @@ def figure(example: Example) -> Found:
     power = float(np.log(1 - 0.8) / np.log(2 / 6))
     recipe = recipes.A2FM.replace(reward=(OUTCOME, replace(COST, power=power), FORMAT))
     modes, forced = np.array([2, 2, 1, 1, 0, 0, 2, 1, 0]), np.array([1] * 6 + [0] * 3)
-    found = scores(recipe, example.values["acc"], modes, forced)
-    return {"reward": found["draw.score"], "advantage": found["draw.advantage"]}
+    result = scores(recipe, example.values["acc"], modes, forced)
+    return {"reward": result["draw.score"], "advantage": result["draw.advantage"]}
 
 
 @EXAMPLES.by("twelve rollouts of a question of medium difficulty")
@@ -56,24 +58,24 @@ def twelve(example: Example) -> Found:
     given = example.values
     assert recipes.A2FM.rollout.members.total(group_size=1) == len(given["acc"])
     group = (1 - given["instant"], 1 - given["free"])
-    found = scores(recipes.A2FM, given["acc"], *group, given["format"])
+    result = scores(recipes.A2FM, given["acc"], *group, given["format"])
     part = scores(recipes.A2FM, given["acc"], *group, reward=1)
     return {
         "adaptive": part["draw.score"],
-        "reward": found["draw.score"],
-        "advantage": found["draw.advantage"],
+        "reward": result["draw.score"],
+        "advantage": result["draw.advantage"],
     }
 
 
 @EXAMPLES.by("questions from hard to easy")
 def difficulties(example: Example) -> Found:
     """Six forced rollouts, of which the first two are instant, and a free one that reasons."""
-    found = []
+    results = []
     for rate in example.values["p"].tolist():
         right = np.array([place < round(6 * rate) for place in (0, 5, 1, 2, 3, 4, 0)], float)
         group = (np.array([0, 0, 1, 1, 2, 2, 1]), np.array([1] * 6 + [0]))
-        found.append(scores(recipes.A2FM, right, *group, reward=1)["draw.score"][-1])
-    return {"adaptive_of_costly_mode": np.array(found)}
+        results.append(scores(recipes.A2FM, right, *group, reward=1)["draw.score"][-1])
+    return {"adaptive_of_costly_mode": np.array(results)}
 
 
 @EXAMPLES.by("a forced rollout with a tool")

@@ -18,7 +18,7 @@ def gated(example: Example) -> Found:
     """The gate and its denominator, with - log p as the distance."""
     values = example.values
     both = recipes.A2PR.loss
-    found = computed(
+    result = computed(
         recipes.A2PR.replace(
             advantage=GroupRelative(center="none", scale="none"), loss=Sum(both.first, both.second, 0.0, 1.0)
         ),
@@ -26,7 +26,7 @@ def gated(example: Example) -> Found:
         members=answers([1] * 3, (values["Q"] - values["V"]).tolist()),
         policy={"logprob": (-(values["e"] ** 2)).tolist()},
     )
-    return {"loss": found["loss"] + 0.5 * values["kl"]}  # the autoencoder's term, which the recipe leaves out
+    return {"loss": result["loss"] + 0.5 * values["kl"]}  # the autoencoder's term, which the recipe leaves out
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -46,12 +46,12 @@ def one_task(example: Example) -> Found:
         for path, solved in zip(paths, (True, True, False), strict=True)
     ]
     numbers: dict[str, Any] = {"columns": known(8), "policy": {"logprob": np.concatenate(given).tolist()}}
-    found = computed(recipes.A3T, ["draw.advantage", "loss"], members=members, **numbers)
+    result = computed(recipes.A3T, ["draw.advantage", "loss"], members=members, **numbers)
     signed = [{**member, "reward": 1.0 if member["success"] else -1.0} for member in members]
     return {
-        "weight_success": found["draw.advantage"][1],
-        "weight_failure": found["draw.advantage"][2],
-        "loss": len(members) * found["loss"],
+        "weight_success": result["draw.advantage"][1],
+        "weight_failure": result["draw.advantage"][2],
+        "loss": len(members) * result["loss"],
         "loss_with_plus_and_minus_one": computed(WEIGHTED, ["loss"], members=signed, **numbers)["loss"],
     }
 
@@ -60,11 +60,11 @@ def one_task(example: Example) -> Found:
 def unequal(example: Example) -> Found:
     successes, failures = (example.values[name].astype(int).tolist() for name in ("successes", "failures"))
     groups = [tried(str(place), *counts) for place, counts in enumerate(zip(successes, failures, strict=True))]
-    found = np.split(weights(*chain(*groups)), np.cumsum([len(group) for group in groups])[:-1])
+    group_weights = np.split(weights(*chain(*groups)), np.cumsum([len(group) for group in groups])[:-1])
     return {
-        "weight_success": [each[:count].max(initial=0.0) for each, count in zip(found, successes, strict=True)],
-        "weight_failure": [each[count:].min(initial=0.0) for each, count in zip(found, successes, strict=True)],
-        "sum_of_weights": [each.sum() for each in found],
+        "weight_success": [each[:count].max(initial=0.0) for each, count in zip(group_weights, successes, strict=True)],
+        "weight_failure": [each[count:].min(initial=0.0) for each, count in zip(group_weights, successes, strict=True)],
+        "sum_of_weights": [each.sum() for each in group_weights],
     }
 
 
@@ -77,42 +77,42 @@ def alone(example: Example) -> Found:
 @EXAMPLES.by("a synthesised step has no ratio")
 def synthesised(example: Example) -> Found:
     logprobs = [*example.values["reason"], *example.values["action"]]
-    found = computed(
+    result = computed(
         WEIGHTED,
         ["loss", "gradient.logprob"],
         members=[{"path": "1 | 3 4 5", "reward": float(example.values["w"]), "unsampled": True}],
         columns=known(3),
         policy={"logprob": logprobs},
     )
-    np.testing.assert_allclose(found["gradient.logprob"], found["gradient.logprob"][0])
-    return {"loss": found["loss"], "slope_in_each_log_probability": found["gradient.logprob"][0]}
+    np.testing.assert_allclose(result["gradient.logprob"], result["gradient.logprob"][0])
+    return {"loss": result["loss"], "slope_in_each_log_probability": result["gradient.logprob"][0]}
 
 
 @EXAMPLES.by("trajectories accumulate over rounds")
 def accumulated(example: Example) -> Found:
     """Run rounds of a collector with a store, with the example's group sizes and without attempts."""
-    recipe, found = recipes.A3T.replace(rollout=Independent()), []
+    recipe, results = recipes.A3T.replace(rollout=Independent()), []
     with running(recipe, {"tasks": 1}) as run:
         world, store = run.world, run.collect.store
         run.collect = Collector(world, world, recipe, store=store, seed=1, task_pool=1, allow_changes=True)
         for solved, failed in zip(example.values["s"].astype(int), example.values["f"].astype(int), strict=True):
             answers = [{"reward": 1}] * solved + [{"reward": 0}] * failed
             batch = run.batch({"tasks": 1, "group_size": len(answers), "answers": {"train 0": answers}})
-            found.append(recipe.credit(batch).column("advantage", "draw"))
+            results.append(recipe.credit(batch).column("advantage", "draw"))
             run.close(batch, {})
     return {
-        "successes": [(each > 0).sum() for each in found],
-        "failures": [(each < 0).sum() for each in found],
-        "weight_success": [each.max() for each in found],
-        "weight_failure": [each.min() for each in found],
+        "successes": [(each > 0).sum() for each in results],
+        "failures": [(each < 0).sum() for each in results],
+        "weight_success": [each.max() for each in results],
+        "weight_failure": [each.min() for each in results],
     }
 
 
 @EXAMPLES.by("one trajectory of four has no result (convention)")
 def unscored(example: Example) -> Found:
     del example
-    found = weights(*tried("task", 1, 2), {"group": "task", "path": "1 | 3"})
-    return {"weight": [*found[:3], np.nan if found[3] == 0 else found[3]]}
+    draw_weights = weights(*tried("task", 1, 2), {"group": "task", "path": "1 | 3"})
+    return {"weight": [*draw_weights[:3], np.nan if draw_weights[3] == 0 else draw_weights[3]]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

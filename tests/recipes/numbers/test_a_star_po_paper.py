@@ -39,26 +39,26 @@ def optimal_values(example: Example) -> Found:
     story, tracker = Story(), LogMeanExp()
     rewards = {place: example.values[f"r_{name}"].tolist() for place, name in enumerate("abc")}
     state = tracker.next(tracker.initial_state(), story.visits(0, rewards, survey=True))
-    found = tracker.estimate(state, story.candidates([0, 1, 2], 1))
-    return {"value_a": found[:1], "value_b": found[1:2], "value_c": found[2:]}
+    estimates = tracker.estimate(state, story.candidates([0, 1, 2], 1))
+    return {"value_a": estimates[:1], "value_b": estimates[1:2], "value_c": estimates[2:]}
 
 
 @EXAMPLES.by("the loss of two responses")
 def regression_loss(example: Example) -> Found:
     log_ratios = [example.values["d_a"], example.values["d_b"]]
-    found = regression(log_ratios, example.values["V"], example.values["r"])
+    result = regression(log_ratios, example.values["V"], example.values["r"])
     totals = np.array([each.sum() for each in log_ratios])
     return {
-        "residual": 0.001 * totals - found["draw.advantage"],
-        "loss": found["loss"],
-        "gradient_by_logprob_of_each_token": found["gradient.logprob"][[0, -1]],
+        "residual": 0.001 * totals - result["draw.advantage"],
+        "loss": result["loss"],
+        "gradient_by_logprob_of_each_token": result["gradient.logprob"][[0, -1]],
     }
 
 
 @EXAMPLES.by("no token of a tool enters the sum")
 def regression_tools(example: Example) -> Found:
     d, mask = example.values["d"], example.values["mask"] == 1
-    found = computed(
+    result = computed(
         ONE_STEP,
         ["loss"],
         members=[{"path": "1 | 3*3", "reward": float(example.values["r"]), "trainable": mask.astype(int).tolist()}],
@@ -68,7 +68,7 @@ def regression_tools(example: Example) -> Found:
         },
         policy={"logprob": (d - 1.0).tolist()},
     )
-    return {"loss": found["loss"]}
+    return {"loss": result["loss"]}
 
 
 @EXAMPLES.by("two optimizer steps without a clip")

@@ -27,16 +27,18 @@ def credit(rewards: Sequence[float], values: Sequence[Sequence[float]]) -> Found
     for reward, rollout_values in zip(rewards, values, strict=True):
         steps = [{"reward": 0.0}] * (len(rollout_values) - 1) + [{"reward": reward}]
         scored = {"steps": steps, "reward": reward} if np.isfinite(reward) else {}
-        members.append({"group": str(len(members)), "path": "1 " + " ~ 9 ".join(["| 3"] * len(rollout_values)), **scored})
+        members.append(
+            {"group": str(len(members)), "path": "1 " + " ~ 9 ".join(["| 3"] * len(rollout_values)), **scored}
+        )
     flat = [value for rollout_values in values for value in rollout_values]
-    found = computed(
+    result = computed(
         AC_FLOW.replace(advantage=(LEARNED, BOUNDED), loss=CRITIC, hooks=None),
         ["step.advantage", "loss"],
         members=members,
         columns={"step": {"value": flat}},
         critic={"value": flat},
     )
-    return {"advantage": found["step.advantage"], "critic_loss": 2 * found["loss"]}
+    return {"advantage": result["step.advantage"], "critic_loss": 2 * result["loss"]}
 
 
 @EXAMPLES.by("rewards, critic loss and clipped advantages of samples of three and two steps")
@@ -65,7 +67,7 @@ def weighted(example: Example) -> Found:
     logprobs = -given["fm"]
     alpha = float(given["alpha"])
     assert POLICY.kl == KL(0.01, "k2")
-    found = computed(
+    result = computed(
         AC_FLOW.replace(
             advantage=(
                 GroupRelative(column="given", level="step", center="none", scale="none"),
@@ -89,14 +91,14 @@ def weighted(example: Example) -> Found:
         },
         policy={"logprob": logprobs.tolist()},
     )
-    return {"weight": found["step.advantage"], "loss": found["loss"]}
+    return {"weight": result["step.advantage"], "loss": result["loss"]}
 
 
 @EXAMPLES.by("a sample without reward (convention)")
 def unscored(example: Example) -> Found:
-    found = credit([float(example.values["s"][0]), float("nan")], [example.values["V"].tolist(), [2.0]])
-    assert found["advantage"][1] == 0
-    return {**found, "advantage": np.append(found["advantage"][:1], np.nan)}
+    result = credit([float(example.values["s"][0]), float("nan")], [example.values["V"].tolist(), [2.0]])
+    assert result["advantage"][1] == 0
+    return {**result, "advantage": np.append(result["advantage"][:1], np.nan)}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

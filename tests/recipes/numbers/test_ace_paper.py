@@ -30,26 +30,26 @@ def scaled(recipe: Recipe, rewards: Value, shifts: Value) -> Value:
         for reward in rewards
     ]
     columns = {"token": {"reference_logprob": (-1.0 - shifts).tolist()}}
-    found = computed(recipe, ["token.advantage", "token.weight"], members=members, columns=columns)
-    return found["token.advantage"] * found["token.weight"]
+    result = computed(recipe, ["token.advantage", "token.weight"], members=members, columns=columns)
+    return result["token.advantage"] * result["token.weight"]
 
 
 @EXAMPLES.by("a group of five with two overconfident errors")
 def five(example: Example) -> Found:
     given = example.values
     weight = NegativeByConfidence(alpha=float(given["alpha"]), kind="relu")
-    found = scaled(PLAIN.replace(weight=weight), given["R"], given["lp"] - given["ref"])
-    return {"advantage": found, "sum_of_advantages": found.sum()}
+    result = scaled(PLAIN.replace(weight=weight), given["R"], given["lp"] - given["ref"])
+    return {"advantage": result, "sum_of_advantages": result.sum()}
 
 
 @EXAMPLES.by("softplus instead of the maximum")
 def softplus(example: Example) -> Found:
     """The recipe's weighting, at another alpha."""
     given = example.values
-    found = scaled(GIVEN.replace(weight=NegativeByConfidence(alpha=float(given["alpha"]))), given["A"], given["c"])
+    result = scaled(GIVEN.replace(weight=NegativeByConfidence(alpha=float(given["alpha"]))), given["A"], given["c"])
     at_one = scaled(GIVEN, given["A"], given["c"])
-    np.testing.assert_allclose(at_one - given["A"], (found - given["A"]) / given["alpha"], rtol=1e-5, atol=1e-6)
-    return {"advantage": found}
+    np.testing.assert_allclose(at_one - given["A"], (result - given["A"]) / given["alpha"], rtol=1e-5, atol=1e-6)
+    return {"advantage": result}
 
 
 @EXAMPLES.by("the shift sums over the policy's tokens")
@@ -58,8 +58,8 @@ def shift(example: Example) -> Found:
     own_tokens = given["m"] > 0
     member = {"path": path_of(given["m"]), "reward": -1.0, "logprobs": given["lp"][own_tokens].tolist()}
     columns = {"token": {"reference_logprob": given["ref"][own_tokens].tolist()}}
-    found = computed(GIVEN.replace(weight=RELU), ["token.weight"], members=[member], columns=columns)["token.weight"]
-    return {"shift": (found[:1] - 1.0) / RELU.alpha}
+    weights = computed(GIVEN.replace(weight=RELU), ["token.weight"], members=[member], columns=columns)["token.weight"]
+    return {"shift": (weights[:1] - 1.0) / RELU.alpha}
 
 
 @EXAMPLES.by("a group of one has advantage 0")
@@ -71,9 +71,9 @@ def alone(example: Example) -> Found:
 def unscored(example: Example) -> Found:
     given = example.values
     rewards, shifts = np.array([*given["R"], np.nan]), np.array([*given["c"], 3.0])
-    found = scaled(PLAIN.replace(weight=RELU), rewards, shifts)
-    assert not found[-1]
-    return {"advantage": np.array([*found[:-1], np.nan])}
+    result = scaled(PLAIN.replace(weight=RELU), rewards, shifts)
+    assert not result[-1]
+    return {"advantage": np.array([*result[:-1], np.nan])}
 
 
 def in_the_loss(ratio: Value, given: Value, factor: Value) -> dict[str, Any]:
@@ -92,8 +92,8 @@ def clipped(example: Example) -> Found:
 
 @EXAMPLES.by("a second optimizer step with the factor of the first")
 def second_step(example: Example) -> Found:
-    found = in_the_loss(*(example.values[name] for name in ("second", "A", "factor")))
-    return {"loss": found["loss"], "has_gradient": found["gradient.logprob"] != 0}
+    result = in_the_loss(*(example.values[name] for name in ("second", "A", "factor")))
+    return {"loss": result["loss"], "has_gradient": result["gradient.logprob"] != 0}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

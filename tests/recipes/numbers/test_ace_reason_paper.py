@@ -23,8 +23,8 @@ CommonExamples(EXAMPLES, RECIPE, but=["groups of five and of three", "a group of
 
 @EXAMPLES.by("groups of five and of three")
 def groups(example: Example) -> Found:
-    found = advantages(RECIPE, example.values["R"], example.values["S"])
-    return dict(zip(("five_n_minus_1", "three_n_minus_1"), found, strict=True))
+    group_advantages = advantages(RECIPE, example.values["R"], example.values["S"])
+    return dict(zip(("five_n_minus_1", "three_n_minus_1"), group_advantages, strict=True))
 
 
 @EXAMPLES.by("a group of one")
@@ -36,8 +36,8 @@ def alone(example: Example) -> Found:
 def token_mean(example: Example) -> Found:
     lengths = example.values["n"].astype(int)
     members = answers(lengths, example.values["A"].tolist())
-    found = computed(given_advantages(RECIPE), ["loss", "gradient.logprob"], members=members)
-    return {"loss": found["loss"], "gradient_of_a_token": -found["gradient.logprob"][[0, lengths[0]]]}
+    result = computed(given_advantages(RECIPE), ["loss", "gradient.logprob"], members=members)
+    return {"loss": result["loss"], "gradient_of_a_token": -result["gradient.logprob"][[0, lengths[0]]]}
 
 
 @EXAMPLES.by("prompts that stay at 24K")
@@ -58,7 +58,7 @@ def stays(example: Example) -> Found:
 def longer(example: Example) -> Found:
     lengths, program = example.values["length"].astype(int), RECIPE.rollout
     answers = [f"{1:0{length - 1}}" for length in lengths]  # the example states one number; a part of it is 0
-    found = {}
+    results = {}
     for stage, name in zip((0, 1, 2, 5), ("at_8K", "at_16K", "at_24K", "at_32K"), strict=True):
         limited = replace(program, limits=(program.limit(stage * program.every),))
         run = solve(
@@ -69,8 +69,8 @@ def longer(example: Example) -> Found:
             sampling=Sampling(max_tokens=40_000),
             context_tokens=50_000,
         )
-        found[name] = run.batch.column("score", "draw")
-    return found
+        results[name] = run.batch.column("score", "draw")
+    return results
 
 
 def test_stages_of_length_and_of_domain_agree() -> None:

@@ -39,12 +39,12 @@ def rounds(*successes: Value) -> int:
 def again(example: Example) -> Found:
     given = example.values
     solved = np.ones(4)
-    found = rounds(given["c"], given["c_second"], given["c_third"], solved)
+    result = rounds(given["c"], given["c_second"], given["c_third"], solved)
     assert ANEW.attempts == 2  # from the paper: as many as the third group needs
     return {
         "again": np.array([rounds(given[name], solved) > 1 for name in "abc"]),
-        "again_after_second": np.array(found > 2),
-        "again_after_third": np.array(found > 3),
+        "again_after_second": np.array(result > 2),
+        "again_after_third": np.array(result > 3),
     }
 
 
@@ -54,9 +54,9 @@ def warm_up(example: Example) -> Found:
     program, long = replace(ANEW, warm_up=int(example.values["W"])), 10**9
     least, most = program.at_least, int(example.values["N"])
     remaining_steps = [program.left(least + (most - least) * long, int(k) - 1) for k in example.values["k"]]
-    found = np.array([least + (each - least) / long for each in remaining_steps])
-    assert [program.left(most, int(k) - 1) for k in example.values["k"]] == np.floor(found).tolist()
-    return {"steps_before_cutting": found}
+    step_counts = np.array([least + (each - least) / long for each in remaining_steps])
+    assert [program.left(most, int(k) - 1) for k in example.values["k"]] == np.floor(step_counts).tolist()
+    return {"steps_before_cutting": step_counts}
 
 
 @EXAMPLES.by("a group of four and one of three")

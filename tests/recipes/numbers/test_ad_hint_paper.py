@@ -37,10 +37,10 @@ def lengths(example: Example) -> Found:
     assert len(rounds(NOISELESS, right[0], trace)) == 5
     shortest = replace(NOISELESS, at_most=NOISELESS.at_least)
     attempts = [rounds(shortest, 0, trace), *(rounds(NOISELESS, count, trace) for count in right[1:])]
-    found = np.array([NOISELESS.share(difficulty, 0.5) for difficulty in (1 - given["mean_reward"]).tolist()])
+    hint_ratios = np.array([NOISELESS.share(difficulty, 0.5) for difficulty in (1 - given["mean_reward"]).tolist()])
     return {
-        "ratio": found,
-        "before_the_floor": found * trace,
+        "ratio": hint_ratios,
+        "before_the_floor": hint_ratios * trace,
         "hint_tokens": np.array([rows[-1].actions[0].count("x") for rows in attempts]),
     }
 
@@ -53,14 +53,17 @@ def weights(example: Example) -> Found:
         for reward in (1, 0)
     ]
     response_entropies = [float(given["cont"]) - 0.3, float(given["cont"]) + 0.3]
-    found = computed(
+    token_weights = computed(
         recipes.AD_HINT,
         ["token.weight"],
         members=members,
         columns={"token": {"current_entropy": [*given["H"].tolist(), *response_entropies] * 2}},
     )["token.weight"].reshape(2, -1)
-    assert (found[:, count:] == 1).all()
-    return {"weight_if_advantage_positive": found[0, :count], "weight_if_advantage_negative": found[1, :count]}
+    assert (token_weights[:, count:] == 1).all()
+    return {
+        "weight_if_advantage_positive": token_weights[0, :count],
+        "weight_if_advantage_negative": token_weights[1, :count],
+    }
 
 
 def of_both(plain: Sequence[float], hinted: Sequence[float]) -> tuple[Value, Value]:
@@ -70,8 +73,8 @@ def of_both(plain: Sequence[float], hinted: Sequence[float]) -> tuple[Value, Val
         for kind, rewards in enumerate((plain, hinted))
         for reward in rewards
     ]
-    found = [computed(recipe, ["draw.advantage"], members=members)["draw.advantage"] for recipe in (PLAIN, COMPARED)]
-    one, other = np.split(np.array(found), [len(plain)], axis=1)
+    results = [computed(recipe, ["draw.advantage"], members=members)["draw.advantage"] for recipe in (PLAIN, COMPARED)]
+    one, other = np.split(np.array(results), [len(plain)], axis=1)
     return one, other
 
 
@@ -95,8 +98,8 @@ def alone(example: Example) -> Found:
 @EXAMPLES.by("one rollout of four has no score (convention)")
 def unscored(example: Example) -> Found:
     rewards = [*example.values["plain"], np.nan]
-    found, before = (advantages(recipe, rewards, facts={"hinted": 0})[0] for recipe in (COMPARED, PLAIN))
-    return {"difficulty": found[:1] / before[:1] - 1.0, "advantage_n_minus_1": found}
+    compared_advantages, before = (advantages(recipe, rewards, facts={"hinted": 0})[0] for recipe in (COMPARED, PLAIN))
+    return {"difficulty": compared_advantages[:1] / before[:1] - 1.0, "advantage_n_minus_1": compared_advantages}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -26,8 +26,8 @@ def modes(example: Example) -> Found:
         for name, manner in (("parametric", KNOWS), ("search", SEARCHES))
         for member in answers([1] * len(example.values[name]), example.values[name].tolist())
     ]
-    found = computed(recipes.ADA_SEARCH, ["draw.advantage"], members=members)["draw.advantage"]
-    one, other = np.split(found, [len(example.values["parametric"])])
+    draw_advantages = computed(recipes.ADA_SEARCH, ["draw.advantage"], members=members)["draw.advantage"]
+    one, other = np.split(draw_advantages, [len(example.values["parametric"])])
     return {"parametric": one, "search": other}
 
 
@@ -56,8 +56,8 @@ def labels(example: Example) -> Found:
 def decisions(example: Example) -> Found:
     decision = Decision("manner", DECIDES, label="know" if example.values["label"] else "search")
     rewards = [decision.reward(WORDS[choice]) for choice in example.values["decision"].tolist()]
-    found = advantages(recipes.ADA_SEARCH, rewards, facts={"manner": DECIDES})
-    return {"reward": np.array(rewards), "advantage": found[0]}
+    group_advantages = advantages(recipes.ADA_SEARCH, rewards, facts={"manner": DECIDES})
+    return {"reward": np.array(rewards), "advantage": group_advantages[0]}
 
 
 @EXAMPLES.by("a rollout with search")
@@ -73,8 +73,8 @@ def searched(example: Example) -> Found:
 @EXAMPLES.by("a group of one and a rollout without score (convention)")
 def few(example: Example) -> Found:
     scored, alone = [*example.values["R"], np.nan], example.values["one"]
-    found, one = advantages(recipes.ADA_SEARCH, scored, alone, facts={"manner": DECIDES})
-    return {"advantage": found, "centred_reward_of_one": one}
+    advantage, one = advantages(recipes.ADA_SEARCH, scored, alone, facts={"manner": DECIDES})
+    return {"advantage": advantage, "centred_reward_of_one": one}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

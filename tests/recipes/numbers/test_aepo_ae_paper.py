@@ -44,19 +44,19 @@ def kept(recipe: Recipe, *groups: Sequence[float]) -> list[Value]:
         for tilted in (False, True)
         for reward in rewards
     ]
-    found = computed(recipe, ["draw.keep"], members=members)["draw.keep"]
+    keep = computed(recipe, ["draw.keep"], members=members)["draw.keep"]
     is_tilted = [bool(each["facts"]["tilted"]) for each in members]
-    return np.split(found[is_tilted], np.cumsum([len(rewards) for rewards in groups])[:-1])
+    return np.split(keep[is_tilted], np.cumsum([len(rewards) for rewards in groups])[:-1])
 
 
 @EXAMPLES.by("entropy below, at and above the target")
 def temperature(example: Example) -> Found:
-    found = []
+    results = []
     for recipe in (RECIPE.at(0), *map(after, example.values["H"][1:].tolist())):
         assert isinstance(recipe.rollout, Rounds)
         assert recipe.rollout.members.others is not None
-        found.append(recipe.rollout.members.others.temperature)
-    return {"temperature": np.array(found)}
+        results.append(recipe.rollout.members.others.temperature)
+    return {"temperature": np.array(results)}
 
 
 @EXAMPLES.by("which samples of the regulator are kept, and how many are used")
@@ -85,8 +85,8 @@ def rows(example: Example) -> Found:
     recipe = GIVEN.replace(weight=replace(weight, at_most=int(given["n"])))
     members = [member("a", 0.9) for _ in range(int(given["kept"]))]
     members += [member("a", reward, tilted=False) for reward in given["batch"].tolist()]
-    found = computed(recipe, ["draw.advantage", "draw.keep"], members=members)
-    return {"advantage": found["draw.advantage"][found["draw.keep"] > 0]}
+    result = computed(recipe, ["draw.advantage", "draw.keep"], members=members)
+    return {"advantage": result["draw.advantage"][result["draw.keep"] > 0]}
 
 
 @EXAMPLES.by("loss with a row at temperature 1.2 whose old log-probability is that of temperature 1")
@@ -98,15 +98,15 @@ def loss(example: Example) -> Found:
         member("a", 0.3, tilted=False),  # another sample takes its place
         member("a", float(given["A_2"]), tilted=False) | {"path": "1 | 3 4 5"},
     ]
-    found = computed(
+    result = computed(
         GIVEN,
         ["loss", "gradient.logprob", "token.inverse_temperature"],
         members=members,
         columns={"token": {"recomputed_logprob": [*old, -1.0, *given["old_2"].tolist()]}},
         policy={"logprob": [*new, -1.0, *given["new_2"].tolist()]},
     )
-    assert (found["token.inverse_temperature"] == 1.0).all()
-    return {"ratio_of_regulator": -5 * found["gradient.logprob"][:2], "loss": found["loss"]}
+    assert (result["token.inverse_temperature"] == 1.0).all()
+    return {"ratio_of_regulator": -5 * result["gradient.logprob"][:2], "loss": result["loss"]}
 
 
 @EXAMPLES.by("a group of one gives nothing to the regulator")
@@ -125,8 +125,8 @@ def unscored(example: Example) -> Found:
 @EXAMPLES.by("the second optimizer step clips rows of both kinds")
 def second_step(example: Example) -> Found:
     old = np.full(len(example.values["A"]), -1.0)
-    found = single_tokens(given_advantages(RECIPE), old, old + np.log(example.values["second"]), example.values["A"])
-    return {"loss": found["loss"], "has_gradient": found["gradient.logprob"] != 0}
+    result = single_tokens(given_advantages(RECIPE), old, old + np.log(example.values["second"]), example.values["A"])
+    return {"loss": result["loss"], "has_gradient": result["gradient.logprob"] != 0}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

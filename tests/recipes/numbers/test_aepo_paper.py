@@ -44,16 +44,16 @@ def slopes(example: Example) -> Found:
     values, gradients = [], []
     for ratio, given in zip(example.values["r"], example.values["A"], strict=True):
         one = np.ones(1)
-        found = single_tokens(LOSSES, -one, np.log(ratio) - one, given * one)
-        values.append(-found["loss"][0])
-        gradients.append(-found["gradient.logprob"][0])
+        result = single_tokens(LOSSES, -one, np.log(ratio) - one, given * one)
+        values.append(-result["loss"][0])
+        gradients.append(-result["gradient.logprob"][0])
     return {"value": np.array(values), "slope": np.array(gradients)}
 
 
 @EXAMPLES.by("value and slope beyond the clip")
 def beyond(example: Example) -> Found:
-    found = slopes(example)
-    return {"value": found["value"], "slope_balanced": found["slope"]}
+    result = slopes(example)
+    return {"value": result["value"], "slope_balanced": result["slope"]}
 
 
 @EXAMPLES.by("below the range nothing changes")

@@ -31,25 +31,25 @@ def both(example: Example) -> Found:
     one, other = example.values["R"].tolist()
     members = [{"path": "1 | 3", "reward": one}, {"path": "1 | 4 ~ 9 | 5 ~ 9 | 6", "reward": other}]
 
-    def found(recipe: Recipe, level: str) -> Value:
+    def compute(recipe: Recipe, level: str) -> Value:
         columns = {"token": {"reference_logprob": [-1.0] * 4}}
         return computed(recipe, [f"{level}.advantage"], members=members, columns=columns)[f"{level}.advantage"]
 
-    return {"paper": found(recipes.AGENT_FLOW, "draw"), "code_by_row": found(BY_TURN, "token")}
+    return {"paper": compute(recipes.AGENT_FLOW, "draw"), "code_by_row": compute(BY_TURN, "token")}
 
 
 @EXAMPLES.by("means within means")
 def means(example: Example) -> Found:
     one, other = example.values["A"].tolist()
-    found = computed(
+    result = computed(
         given_advantages(recipes.AGENT_FLOW),
         ["loss", "gradient.logprob"],
         members=[{"path": "1 | 3*2 ~ 9 | 4*4", "reward": one}, {"path": "1 | 5*3", "reward": other}],
         columns={"token": {"reference_logprob": [-1.0] * 9}},
     )
-    weights = np.abs(found["gradient.logprob"])
+    weights = np.abs(result["gradient.logprob"])
     return {
-        "objective": -found["loss"],
+        "objective": -result["loss"],
         "weight_turn_of_two": weights[0],
         "weight_turn_of_four": weights[2],
         "weight_other": weights[6],

@@ -21,8 +21,8 @@ EXAMPLES = PaperExamples("agent_r")
 @EXAMPLES.by("pairs of four leaves")
 def pairs(example: Example) -> Found:
     program = replace(recipes.AGENT_R.rollout, gap=float(example.values["beta"]))
-    found = program.pairs(example.values["V"])
-    return {"pair": [each in found for each in combinations(range(4), 2)], "number_of_pairs": len(found)}
+    chosen_pairs = program.pairs(example.values["V"])
+    return {"pair": [each in chosen_pairs for each in combinations(range(4), 2)], "number_of_pairs": len(chosen_pairs)}
 
 
 @EXAMPLES.by("a leaf without value, and a tree of one leaf (convention)")

@@ -44,14 +44,14 @@ def repeated(first: list[int], second: list[int]) -> list[int]:
 
 def dpo(success: tuple[Value, Value], failure: tuple[Value, Value]) -> tuple[Value, Value]:
     """Return loss and gradient of a pair, from its log-probs and those of the reference."""
-    found = computed(
+    result = computed(
         RLVR,
         ["loss", "gradient.logprob"],
         members=attempts(0, [1, 0], [len(success[0]), len(failure[0])]),
         columns={"token": {"reference_logprob": [*success[1].tolist(), *failure[1].tolist()]}},
         policy={"logprob": [*success[0].tolist(), *failure[0].tolist()]},
     )
-    return found["loss"], found["gradient.logprob"]
+    return result["loss"], result["gradient.logprob"]
 
 
 @EXAMPLES.by("three tasks: solved at once, solved with guidance, never solved")
@@ -116,13 +116,13 @@ def without_guidance(example: Example) -> Found:
 @EXAMPLES.by("two optimizer steps on the same pair")
 def steps(example: Example) -> Found:
     reference = np.array([-2.0])
-    found = [
+    results = [
         dpo((reference + u, reference), (reference + v, reference))
         for u, v in zip(example.values["u"], example.values["v"], strict=True)
     ]
     return {
-        "loss": np.concatenate([loss for loss, _ in found]),
-        "slope_in_log_pi_of_success": np.array([gradient[0] for _, gradient in found]),
+        "loss": np.concatenate([loss for loss, _ in results]),
+        "slope_in_log_pi_of_success": np.array([gradient[0] for _, gradient in results]),
     }
 
 

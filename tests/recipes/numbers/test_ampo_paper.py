@@ -63,12 +63,12 @@ def failed(example: Example) -> Found:
         {"reward": reward, "unsampled": bool(place % 2), "facts": {"taught": place % 2}}
         for place, reward in enumerate(rewards)
     ]
-    found = credited(*members)
+    result = credited(*members)
     return {
         "trigger": triggers(example.values["R"]),
         "k": len(traces),
-        "reward": found["draw.score"],
-        "advantage": found["draw.advantage"],
+        "reward": result["draw.score"],
+        "advantage": result["draw.advantage"],
         "advantage_of_the_script": credited(*members, recipe=SCRIPT)["draw.advantage"],
     }
 
@@ -76,10 +76,10 @@ def failed(example: Example) -> Found:
 @EXAMPLES.by("one rollout of four has no score (convention)")
 def unscored(example: Example) -> Found:
     members = [{"reward": reward, "facts": {"taught": 0}} for reward in example.values["R"].tolist()]
-    found = credited(*members, {"facts": {"taught": 0}})["draw.advantage"]
-    assert found[-1] == 0
+    advantages = credited(*members, {"facts": {"taught": 0}})["draw.advantage"]
+    assert advantages[-1] == 0
     trigger = triggers(np.array([*example.values["R"], np.nan]))
-    return {"trigger": trigger, "advantage": np.append(found[:-1], np.nan)}
+    return {"trigger": trigger, "advantage": np.append(advantages[:-1], np.nan)}
 
 
 def mixed(example: Example, teachers: list[Value], old: Value, new: Value, on: float, *, script: bool = False) -> Found:
@@ -87,26 +87,28 @@ def mixed(example: Example, teachers: list[Value], old: Value, new: Value, on: f
     given, rows = example.values, (len(teachers) + 1 if script else 1)
     longest = float(given["L"]) if script else 1.0
     losses = given_advantages(SCRIPT, constant=longest) if script else given_advantages(recipes.AMPO)
-    teacher_members = answers([len(each) for each in teachers], [float(given["A_teacher"])] * len(teachers), unsampled=True)
+    teacher_members = answers(
+        [len(each) for each in teachers], [float(given["A_teacher"])] * len(teachers), unsampled=True
+    )
     members = [*teacher_members, {**answers([len(new)], [on])[0], "logprobs": old.tolist()}]
-    found = computed(
+    result = computed(
         losses.replace(weight=(SCRIPT if script else recipes.AMPO).weight),
         ["loss", "gradient.logprob"],
         members=[{**member, "group": "one", "facts": {"taught": "unsampled" in member}} for member in members],
         policy={"logprob": np.concatenate([*teachers, new]).tolist()},
     )
-    return {"loss": rows * found["loss"], "gradient": rows * longest * found["gradient.logprob"]}
+    return {"loss": rows * result["loss"], "gradient": rows * longest * result["gradient.logprob"]}
 
 
 @EXAMPLES.by("mixed loss of a teacher row of three tokens, a short one and an on-policy row")
 def three_rows(example: Example) -> Found:
     given = example.values
     rows = [given["logp_long"], np.ravel(given["logp_short"])], given["old"], given["new"], float(given["A_on"])
-    found, script = mixed(example, *rows), mixed(example, *rows, script=True)
+    result, script = mixed(example, *rows), mixed(example, *rows, script=True)
     return {
         "loss": script["loss"],
         "coefficient_of_grad_log_pi": script["gradient"][:3],
-        "rows_weighed_alike_without_the_teachers_probability": found["loss"],
+        "rows_weighed_alike_without_the_teachers_probability": result["loss"],
     }
 
 
@@ -114,17 +116,17 @@ def three_rows(example: Example) -> Found:
 def second_step(example: Example) -> Found:
     assert recipes.AMPO.minibatches == 2
     given = example.values
-    found: Found = {}
+    results: Found = {}
     for place, (step, name) in enumerate((("first", "old"), ("second", "second"))):
         rows = [np.log(given["p"][[place]])], given["old"], given[name], float(given["A_on"])
         paper = mixed(example, *rows)
-        found |= {
+        results |= {
             f"{step}_loss": mixed(example, *rows, script=True)["loss"],
             f"{step}_loss_of_equation_7": paper["loss"],
             "on_policy_token_has_gradient": paper["gradient"][1:] != 0,
         }
         assert paper["gradient"][0] != 0, "the teacher's token moves on"
-    return found
+    return results
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -55,8 +55,8 @@ def penalties(example: Example) -> Found:
     given = example.values
     lengths = [(given[name] / 4).astype(int).tolist() for name in ("l", "l_b")]
     members = answered(lengths[0], given["c"].tolist()) + answered(lengths[1], given["c_b"].tolist(), "b")
-    found = credited(members, longest=PENALTY.longest // 4, buffer=PENALTY.buffer // 4)
-    scores, compared = np.split(found["draw.score"], [5]), np.split(found["draw.advantage"], [5])
+    result = credited(members, longest=PENALTY.longest // 4, buffer=PENALTY.buffer // 4)
+    scores, compared = np.split(result["draw.score"], [5]), np.split(result["draw.advantage"], [5])
     return {"reward_a": scores[0], "advantage_a": compared[0], "reward_b": scores[1], "advantage_b": compared[1]}
 
 
@@ -69,10 +69,10 @@ def exponent(example: Example) -> Found:
         for place, rate in enumerate(example.values["rate"].tolist())
         for member in answered([length] * 8, [float(at < 8 * rate) for at in range(8)], f"{place}")
     ]
-    found = {
+    results = {
         power: credited(members, longest=100, buffer=10, power=power)["draw.score"][::8] - 1 for power in (1.0, 2.0)
     }
-    return {"penalty_gamma_1": found[PENALTY.power], "penalty_gamma_2": found[2.0]}
+    return {"penalty_gamma_1": results[PENALTY.power], "penalty_gamma_2": results[2.0]}
 
 
 @EXAMPLES.by("a rollout alone")
@@ -83,11 +83,11 @@ def alone(example: Example) -> Found:
 @EXAMPLES.by("one rollout of four has no score (convention)")
 def unscored(example: Example) -> Found:
     lengths = np.round(90 - 10 * example.values["p"]).astype(int).tolist()
-    found = credited(
+    result = credited(
         [*answered(lengths, example.values["c"].tolist()), {"path": "1 | 3", "group": "a"}], longest=100, buffer=10
     )
-    assert found["draw.advantage"][3] == 0
-    return {"reward": found["draw.score"][:3], "advantage": [*found["draw.advantage"][:3], np.nan]}
+    assert result["draw.advantage"][3] == 0
+    return {"reward": result["draw.score"][:3], "advantage": [*result["draw.advantage"][:3], np.nan]}
 
 
 @EXAMPLES.by("sequences that an older policy sampled")
@@ -110,15 +110,15 @@ def older(example: Example) -> Found:
 
 @EXAMPLES.by("a later step of the same weights' data")
 def later_step(example: Example) -> Found:
-    given, found = example.values, {}
+    given, results = example.values, {}
     counts = given["n"].astype(int)
     members = answers(counts.tolist(), given["A"].tolist())
     for step in ("first", "second"):
         policy = {"logprob": np.repeat(given[step] - 1.0, counts).tolist()}
         numbers = computed(LOSSES, ["loss", "gradient.logprob"], members=members, policy=policy)
-        found[step] = numbers["loss"]
+        results[step] = numbers["loss"]
     moves = np.split(numbers["gradient.logprob"], np.cumsum(counts)[:-1])
-    return {**found, "has_gradient": np.array([each.any() for each in moves])}
+    return {**results, "has_gradient": np.array([each.any() for each in moves])}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

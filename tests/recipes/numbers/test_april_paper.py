@@ -56,8 +56,8 @@ def uneven(example: Example) -> Found:
     counts = example.values["n"].astype(int)
     members = answers(counts.tolist(), example.values["A"].tolist())
     columns = {"token": {"recomputed_logprob": [-1.0] * int(counts.sum())}}
-    found = computed(LOSSES, ["loss", "gradient.logprob"], members=members, columns=columns)
-    return {"loss": found["loss"], "gradient_of_a_token": found["gradient.logprob"][[0, -1]]}
+    result = computed(LOSSES, ["loss", "gradient.logprob"], members=members, columns=columns)
+    return {"loss": result["loss"], "gradient_of_a_token": result["gradient.logprob"][[0, -1]]}
 
 
 @EXAMPLES.by("the second optimizer step of a batch clips")

@@ -92,9 +92,9 @@ def normalised(example: Example) -> Found:
 def unscored(example: Example) -> Found:
     scores = example.values["s"] / 10 + 0.5  # the code's bias and scale, undone
     members = [*answers([2, 1], scores.tolist()), {"path": "1 | 3*4"}]
-    found = computed(recipes.AREAL, ["token.advantage"], members=members)["token.advantage"]
-    assert not found[3:].any()
-    return {"advantage_of_each_response": np.array([found[0], found[2], np.nan])}
+    advantages = computed(recipes.AREAL, ["token.advantage"], members=members)["token.advantage"]
+    assert not advantages[3:].any()
+    return {"advantage_of_each_response": np.array([advantages[0], advantages[2], np.nan])}
 
 
 @EXAMPLES.by("approximate proximal policy")

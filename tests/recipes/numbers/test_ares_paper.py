@@ -68,12 +68,12 @@ def same_batch(example: Example) -> Found:
 @EXAMPLES.by("deviation by difficulty")
 def deviations(example: Example) -> Found:
     """A second draw lies far above the target, so that the multiplier is not 0."""
-    found = {}
+    results = {}
     for name, of in (("easy", EASY), ("medium", MEDIUM), ("hard", HARD)):
         counts = np.array([*(example.values["D"] + 10.0), 30.0])
         multiplier = (counts.mean() - 10.0) / (counts.var() + 1e-6)
-        found[name] = -explored(counts, [of] * 3, [0, 0, 1], 10.0)[:2] / multiplier
-    return found
+        results[name] = -explored(counts, [of] * 3, [0, 0, 1], 10.0)[:2] / multiplier
+    return results
 
 
 @EXAMPLES.by("the code's rewards at target 10, alpha 0.5")
@@ -99,8 +99,8 @@ def counted(example: Example) -> Found:
     for member in members[2:]:
         del member["reward"]
     tokens = {"reference_logprob": [-1.0] * 10}
-    found = computed(recipe, ["draw.exploring_tokens"], members=members, columns={"token": tokens})
-    counts = found["draw.exploring_tokens"]
+    result = computed(recipe, ["draw.exploring_tokens"], members=members, columns={"token": tokens})
+    counts = result["draw.exploring_tokens"]
     assert np.isnan(counts[2])
     return {"count_a": counts[0], "count_b": counts[1]}
 
@@ -117,7 +117,7 @@ def relaxed(example: Example) -> Found:
             low, high = (low, gap) if np.exp(gap) - gap - 1 > kl else (gap, high)
         gaps.append(low)
     recipe = WEIGHTED.replace(weight=RelaxedPenalty(inside=float(values["rho"])))
-    found = computed(
+    result = computed(
         recipe,
         ["token.kl_weight", "loss"],
         members=[{**answers([3], [float(values["A"])])[0], "success": True}],
@@ -125,7 +125,7 @@ def relaxed(example: Example) -> Found:
             "token": {"exploring": values["inside"].tolist(), "reference_logprob": (np.array(gaps) - 1.0).tolist()}
         },
     )
-    return {"weights": values["beta"] * found["token.kl_weight"], "objective": -found["loss"]}
+    return {"weights": values["beta"] * result["token.kl_weight"], "objective": -result["loss"]}
 
 
 def clipped(advantages: Value, log_probs: Value) -> Mapping[str, Value]:

@@ -58,10 +58,10 @@ def scored_group(right: Value, used: Value) -> Found:
 @EXAMPLES.by("a group of five in which three rollouts used a skill")
 def five(example: Example) -> Found:
     right = example.values["right"]
-    found = scored_group(right, example.values["used"])
+    result = scored_group(right, example.values["used"])
     return {
-        "reward": found["draw.score"],
-        "advantage": found["draw.advantage"],
+        "reward": result["draw.score"],
+        "advantage": result["draw.advantage"],
         "advantage_warm_up": scored_group(right, np.zeros(len(right)))["draw.advantage"],
     }
 
@@ -81,11 +81,11 @@ def worth(example: Example) -> Found:
 @EXAMPLES.by("utilities over three steps")
 def three_steps(example: Example) -> Found:
     begin, (first, last) = float(example.values["u"]), example.values["R"].tolist()
-    state, found = library([begin, 0.1]), []
+    state, results = library([begin, 0.1]), []
     for text, reward in ((str(begin), first), ("0.1", 1.0), (str(begin), last)):
         state = SKILLS.maintained(state, [[text, reward]], [])
-        found.append(utilities(state)[0])
-    return {"utility": found}
+        results.append(utilities(state)[0])
+    return {"utility": results}
 
 
 @EXAMPLES.by("a full cache takes a new skill and exchanges one")

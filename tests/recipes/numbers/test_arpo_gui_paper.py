@@ -23,8 +23,8 @@ def replaced(example: Example) -> Found:
     assert inject.replaces == "first"
     rewards = [float(example.values["stored"]), *example.values["before"][1:].tolist()]
     members = answers([1] * 4, rewards)
-    found = computed(plain_reward(recipes.ARPO_GUI), ["draw.score", "draw.advantage"], members=members)
-    return {"rewards": found["draw.score"], "advantage": found["draw.advantage"]}
+    result = computed(plain_reward(recipes.ARPO_GUI), ["draw.score", "draw.advantage"], members=members)
+    return {"rewards": result["draw.score"], "advantage": result["draw.advantage"]}
 
 
 @EXAMPLES.by("a group that is not failed stays")

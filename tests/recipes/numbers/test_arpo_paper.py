@@ -89,16 +89,16 @@ def dual(example: Example) -> Found:
 def later_step(example: Example) -> Found:
     members = answers([1] * 3, example.values["A"].tolist())
     weighted = recipes.ARPO.replace(advantage=GroupRelative(center="none", scale="none"), minibatches=1)
-    found = {
+    results = {
         step: computed(
             weighted, ["loss", "gradient.logprob"], members=members, policy={"logprob": example.values[step].tolist()}
         )
         for step in ("first", "second")
     }
     return {
-        "first_loss": found["first"]["loss"],
-        "second_loss": found["second"]["loss"],
-        "second_has_gradient": found["second"]["gradient.logprob"] != 0,
+        "first_loss": results["first"]["loss"],
+        "second_loss": results["second"]["loss"],
+        "second_has_gradient": results["second"]["gradient.logprob"] != 0,
     }
 
 

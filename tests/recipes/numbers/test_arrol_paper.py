@@ -45,7 +45,7 @@ def survival(example: Example) -> Found:
 @EXAMPLES.by("bins of the calibration over two iterations")
 def calibration(example: Example) -> Found:
     """Finished rollouts whose scores lie in three bins, and the probabilities of three new ones."""
-    given, program, found = example.values, replace(PROGRAM, bins=3), {}
+    given, program, results = example.values, replace(PROGRAM, bins=3), {}
     state, scores = program.initial_state(), np.array([0.1, 0.5, 1.0])
     for iteration, name in enumerate(("", "_next")):
         right, finished = (given[f"{kind}{name}"].astype(int) for kind in ("right", "seen"))
@@ -56,8 +56,8 @@ def calibration(example: Example) -> Found:
         ]
         unknown = [{"path": "1 | 3", "reward": 7, "success": True}]
         state = program.next(state, IterationRecord.of(rollouts(members + unknown, iteration)))
-        found[f"posterior{name}"] = program.posterior(state, scores)
-    return found
+        results[f"posterior{name}"] = program.posterior(state, scores)
+    return results
 
 
 @EXAMPLES.by("advantages of what stayed")

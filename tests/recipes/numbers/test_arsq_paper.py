@@ -46,7 +46,7 @@ def of_heads(heads: Value, alpha: float) -> tuple[Value, Value]:
 
 @EXAMPLES.by("two dimensions of three bins")
 def dimensions(example: Example) -> Found:
-    alpha, action, found = float(example.values["alpha"]), (0, 1), {}
+    alpha, action, results = float(example.values["alpha"]), (0, 1), {}
     logprobs, values = zip(*(of_heads(example.values[name], alpha) for name in ("h1", "h2")), strict=True)
 
     def advantages(logprob: Value, value: Value, tokens: int) -> Value:
@@ -60,22 +60,22 @@ def dimensions(example: Example) -> Found:
         return np.array(alone) - value[::tokens]
 
     for place in range(2):
-        found[f"advantages_{place + 1}"] = advantages(logprobs[place], values[place], 1)
-        found[f"policy_{place + 1}"] = np.exp(logprobs[place])
+        results[f"advantages_{place + 1}"] = advantages(logprobs[place], values[place], 1)
+        results[f"policy_{place + 1}"] = np.exp(logprobs[place])
     chosen = [np.array([each[place][action[place]] for place in range(2)]) for each in (logprobs, values)]
-    found["advantage"] = advantages(*chosen, 2)
-    return {**found, "log_probability": chosen[0].sum()}
+    results["advantage"] = advantages(*chosen, 2)
+    return {**results, "log_probability": chosen[0].sum()}
 
 
 @EXAMPLES.by("TD over an episode of three steps that fails at its end")
 def episode_of_three(example: Example) -> Found:
     given = example.values
     targets = np.append(0.0, np.minimum(given["v1"], given["v2"])[:2])  # one per state: no state leads to the first
-    found = episode(given["r"], given["V"], given["A"], targets)
+    result = episode(given["r"], given["V"], given["A"], targets)
     return {
-        "target": found["token.return"],
-        "error": len(given["V"]) * found["gradient.soft_value"],
-        "loss": found["loss"],
+        "target": result["token.return"],
+        "error": len(given["V"]) * result["gradient.soft_value"],
+        "loss": result["loss"],
     }
 
 
@@ -97,8 +97,8 @@ def target_follows(example: Example) -> Found:
     followed = [*followed[1:], models["target"].weight.item()]
     rewards = np.array([float(example.values["r"]), 0.0])
     targets = np.array([0.0, followed[-1]])
-    found = episode(rewards, np.zeros(2), np.zeros(2), targets)["token.return"]
-    return {"target_value_1": followed[0], "target_value_2": followed[1], "next_target": found[0]}
+    returns = episode(rewards, np.zeros(2), np.zeros(2), targets)["token.return"]
+    return {"target_value_1": followed[0], "target_value_2": followed[1], "next_target": returns[0]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

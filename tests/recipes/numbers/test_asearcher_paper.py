@@ -36,8 +36,8 @@ def whitened(example: Example) -> Found:
     """The two sequences of the first trajectory are its steps."""
     first, second = example.values["s"].tolist()
     members = [{"path": "1 | 3*3 ~ 9 | 3", "reward": first}, {"path": "1 | 3*2", "reward": second}]
-    found = computed(UNWEIGHTED, ["token.advantage"], members=members)
-    return {"advantage": found["token.advantage"]}
+    result = computed(UNWEIGHTED, ["token.advantage"], members=members)
+    return {"advantage": result["token.advantage"]}
 
 
 @EXAMPLES.by("one trajectory of three has no score (convention)")
@@ -49,21 +49,21 @@ def unscored(example: Example) -> Found:
 def capped(example: Example) -> Found:
     own_tokens = example.values["mask"] > 0
     behave, prox, theta, given = (example.values[name][own_tokens] for name in ("behave", "prox", "theta", "A"))
-    found = single_tokens(LOSSES, behave, theta, given, proximal_logprob=prox)
+    result = single_tokens(LOSSES, behave, theta, given, proximal_logprob=prox)
     weights = computed(
         LOSSES,
         ["token.weight"],
         members=[{**member, "logprobs": [old]} for member, old in zip(answers([1] * 3, given), behave, strict=True)],
         columns={"token": {"proximal_logprob": prox}},
     )["token.weight"]
-    return {"loss": found["loss"], "kept": np.insert(weights, 2, 0.0)}
+    return {"loss": result["loss"], "kept": np.insert(weights, 2, 0.0)}
 
 
 @EXAMPLES.by("clip 0.4 at a second step on the same batch")
 def second_step(example: Example) -> Found:
     prox, second, given = (example.values[name] for name in ("prox", "second", "A"))
-    found = single_tokens(LOSSES, prox, second, given, proximal_logprob=prox)
-    return {"loss": found["loss"], "has_gradient": found["gradient.logprob"] != 0}
+    result = single_tokens(LOSSES, prox, second, given, proximal_logprob=prox)
+    return {"loss": result["loss"], "has_gradient": result["gradient.logprob"] != 0}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

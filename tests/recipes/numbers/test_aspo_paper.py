@@ -19,16 +19,16 @@ LOSSES = given_advantages(recipes.ASPO)
 
 def slopes(log_ratios: Value, logprobs: Value, given: Value) -> Value:
     """Return gradients by the log-prob of each token, before averaging."""
-    found = single_tokens(LOSSES, logprobs - log_ratios, logprobs, given)
-    return found["gradient.logprob"] * len(given)
+    result = single_tokens(LOSSES, logprobs - log_ratios, logprobs, given)
+    return result["gradient.logprob"] * len(given)
 
 
 @EXAMPLES.by("weights of positive and negative tokens")
 def weights(example: Example) -> Found:
     given = example.values
     signs = zip(("pos", "neg"), given["A"], strict=True)
-    found = [slopes(given[f"d_{name}"], given[f"lp_{name}"], np.full(4, advantage)) for name, advantage in signs]
-    return {"gradient_wrt_logp_positive": found[0], "gradient_wrt_logp_negative": found[1]}
+    results = [slopes(given[f"d_{name}"], given[f"lp_{name}"], np.full(4, advantage)) for name, advantage in signs]
+    return {"gradient_wrt_logp_positive": results[0], "gradient_wrt_logp_negative": results[1]}
 
 
 @EXAMPLES.by("entropy bands of one response")
@@ -36,33 +36,33 @@ def bands(example: Example) -> Found:
     """The ranges of the authors' code, set as an option."""
     given = example.values
     logprobs = (given["d"] - 1.0).tolist()
-    found = computed(
+    result = computed(
         given_advantages(recipes.ASPO, clip=EntropyClip()),
         ["gradient.logprob"],
         members=answers([5], [float(given["A"])]),
         columns={"token": {"reference_logprob": logprobs}},
         policy={"logprob": logprobs, "entropy": given["H"].tolist()},
     )
-    return {"weight": -5 * found["gradient.logprob"] / given["A"]}
+    return {"weight": -5 * result["gradient.logprob"] / given["A"]}
 
 
 @EXAMPLES.by("the KL of three tokens")
 def divergence(example: Example) -> Found:
     new, reference = example.values["new"], example.values["ref"]
-    found = computed(
+    result = computed(
         LOSSES,
         ["loss"],
         members=[{**answers([3], [0.0])[0], "logprobs": new.tolist()}],
         columns={"token": {"reference_logprob": reference.tolist()}},
     )
-    return {"loss_term": found["loss"]}
+    return {"loss_term": result["loss"]}
 
 
 @EXAMPLES.by("the second optimizer step of a batch")
 def later_step(example: Example) -> Found:
     second, given = example.values["second"], example.values["A"]
-    found = [slopes(step, step - 1.0, given) for step in (np.zeros(4), second)]
-    return {"weight_first": -found[0] / given, "weight_second": -found[1] / given}
+    results = [slopes(step, step - 1.0, given) for step in (np.zeros(4), second)]
+    return {"weight_first": -results[0] / given, "weight_second": -results[1] / given}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

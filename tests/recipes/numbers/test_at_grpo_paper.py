@@ -30,8 +30,8 @@ def candidates(*agents: Value) -> list[Value]:
         for agent, rewards in enumerate(agents)
         for reward in rewards
     ]
-    found = computed(recipes.AT_GRPO, ["draw.advantage"], members=members)["draw.advantage"]
-    return np.split(found, np.cumsum([len(rewards) for rewards in agents])[:-1])
+    advantages = computed(recipes.AT_GRPO, ["draw.advantage"], members=members)["draw.advantage"]
+    return np.split(advantages, np.cumsum([len(rewards) for rewards in agents])[:-1])
 
 
 @EXAMPLES.by("two agents at a turn")
@@ -43,9 +43,9 @@ def two(example: Example) -> Found:
 
 @EXAMPLES.by(UNSCORED)
 def unscored(example: Example) -> Found:
-    found = candidates(np.array([*example.values["R"], np.nan]))[0]
-    assert found[-1] == 0
-    return {"advantage": np.array([*found[:-1], np.nan])}
+    advantages = candidates(np.array([*example.values["R"], np.nan]))[0]
+    assert advantages[-1] == 0
+    return {"advantage": np.array([*advantages[:-1], np.nan])}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

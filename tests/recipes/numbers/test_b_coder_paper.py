@@ -43,10 +43,10 @@ def fitted(recipe: Recipe, gap: Value, value: Value, proposed: Value, reward: fl
     policy = {"logprob": logprob.tolist(), "value": list(value), "max_logprob": [-4.0] * len(value)}
     columns = {"token": {"value": list(proposed), **more.pop("token", {})}}
     names = ["loss", "gradient.value", *(() if more else ["token.return"])]
-    found = dict(computed(recipe, names, members=members, columns=columns, policy=policy, **more))
-    target = found.get("token.return", columns["token"].get("return"))
+    result = dict(computed(recipe, names, members=members, columns=columns, policy=policy, **more))
+    target = result.get("token.return", columns["token"].get("return"))
     share = len(value) / (1.0 if more else 2.0)  # d mean (Q - y)^2 / dV = 2 (Q - y) / n; the first stage has a half
-    return {"loss": found["loss"], "target": target, "Q": target + share * found["gradient.value"]}
+    return {"loss": result["loss"], "target": target, "Q": target + share * result["gradient.value"]}
 
 
 @EXAMPLES.by("targets of a program of three tokens")
@@ -60,7 +60,7 @@ def targets(example: Example) -> Found:
 def uneven(example: Example) -> Found:
     """The bootstrap of the first program's second token gives the target of its first."""
     given = example.values
-    targets, found = (np.concatenate([given[f"{name}_a"], given[f"{name}_b"]]) for name in ("y", "Q"))
+    targets, q_values = (np.concatenate([given[f"{name}_a"], given[f"{name}_b"]]) for name in ("y", "Q"))
     loss = computed(
         scaled(1.0),
         ["loss"],
@@ -69,7 +69,7 @@ def uneven(example: Example) -> Found:
             for place, member in enumerate(answers([2, 1], [float(targets[1]), float(targets[2])]))
         ],
         columns={"token": {"value": [0.0, float(targets[0]) / 0.9, 0.0]}},
-        policy={"logprob": [-1.0] * 3, "value": found.tolist(), "max_logprob": [-1.0] * 3},
+        policy={"logprob": [-1.0] * 3, "value": q_values.tolist(), "max_logprob": [-1.0] * 3},
     )["loss"]
     return {"loss": loss}
 
@@ -78,8 +78,8 @@ def uneven(example: Example) -> Found:
 def policy(example: Example) -> Found:
     """The softmax of the Q of three actions in one state."""
     logits, alpha = example.values["l"], float(example.values["alpha"])
-    found = fitted(scaled(alpha), logits - logits.max(), np.full(3, example.values["V"]), np.zeros(3), 0.0)["Q"]
-    raised = np.exp(found / alpha)
+    q_values = fitted(scaled(alpha), logits - logits.max(), np.full(3, example.values["V"]), np.zeros(3), 0.0)["Q"]
+    raised = np.exp(q_values / alpha)
     return {"policy": raised / raised.sum()}
 
 
@@ -96,7 +96,7 @@ def stages(example: Example) -> Found:
     alone = replace(SECOND.loss, first_where=Where(origin="generated"))
     human, count = given["A_human"], len(given["A_human"])
     likely = -float(given["ce"]) / count
-    found = computed(
+    result = computed(
         recipe.replace(loss=alone),
         ["loss"],
         members=[*answers([2], [end]), *answers([count], [1.0], origin="expert", unsampled=True)],
@@ -110,7 +110,7 @@ def stages(example: Example) -> Found:
     return {
         "loss_of_first_stage": 2.0 * first["loss"],
         "Q_at_the_start_of_second_stage": first["Q"],
-        "loss_of_second_stage": found["loss"],
+        "loss_of_second_stage": result["loss"],
     }
 
 

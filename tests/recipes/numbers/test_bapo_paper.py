@@ -92,13 +92,15 @@ def low(example: Example) -> Found:
 def loss(example: Example) -> Found:
     fixed = given_advantages(recipes.BAPO, clip=Clip(0.1, 1.0, dual=3.0))
     old = np.full(4, -3.0)
-    found = single_tokens(fixed, old, old + np.log(example.values["r"]), example.values["A"])
-    return {"loss": found["loss"], "slope_by_log_prob": -4 * found["gradient.logprob"]}
+    result = single_tokens(fixed, old, old + np.log(example.values["r"]), example.values["A"])
+    return {"loss": result["loss"], "slope_by_log_prob": -4 * result["gradient.logprob"]}
 
 
 @EXAMPLES.by("only positive advantages")
 def positive(example: Example) -> Found:
-    searched = final_bounds(CLIP, np.ones(1), np.array([float(example.values["P"])])) != pytest.approx([CLIP.low, CLIP.high])
+    searched = final_bounds(CLIP, np.ones(1), np.array([float(example.values["P"])])) != pytest.approx(
+        [CLIP.low, CLIP.high]
+    )
     return {"searched": float(searched)}
 
 

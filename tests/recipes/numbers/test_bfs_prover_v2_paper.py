@@ -17,21 +17,21 @@ def band(example: Example) -> Found:
     """The middle three of five, as quantiles."""
     surprise = (-example.values["nll"]).tolist()
     members = [{**answer, "logprobs": [of]} for answer, of in zip(answers([1] * 5, [1.0] * 5), surprise, strict=True)]
-    found = computed(
+    result = computed(
         recipes.BFS_PROVER_V2.replace(weight=TacticBand(0.2, 0.8)),
         ["step.keep", "loss"],
         members=members,
         policy={"logprob": surprise},
     )
-    return {"keep": found["step.keep"], "loss": found["loss"]}
+    return {"keep": result["step.keep"], "loss": result["loss"]}
 
 
 @EXAMPLES.by("reward of each step (second-hand)")
 def rewards(example: Example) -> Found:
     members = answers([1] * 5, example.values["on_proof"].tolist())
     policy = {"logprob": (-example.values["nll"]).tolist()}
-    found = computed(recipes.BFS_PROVER_V2, ["draw.advantage", "loss"], members=members, policy=policy)
-    return {"reward": found["draw.advantage"], "loss": found["loss"]}
+    result = computed(recipes.BFS_PROVER_V2, ["draw.advantage", "loss"], members=members, policy=policy)
+    return {"reward": result["draw.advantage"], "loss": result["loss"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

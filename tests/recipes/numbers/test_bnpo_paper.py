@@ -25,16 +25,16 @@ def pass_rates(*rates: float) -> list[Value]:
 
 @EXAMPLES.by("three prompts of four, five and four responses")
 def three(example: Example) -> Found:
-    found = advantages(plain_reward(recipes.BNPO), *(example.values[name] for name in ("R1", "R2", "R3")))
-    return {f"advantage_{place}": value for place, value in enumerate(found, 1)}
+    group_advantages = advantages(plain_reward(recipes.BNPO), *(example.values[name] for name in ("R1", "R2", "R3")))
+    return {f"advantage_{place}": value for place, value in enumerate(group_advantages, 1)}
 
 
 @EXAMPLES.by("alpha = beta = 3/2 is GRPO with a constant")
 def as_grpo(example: Example) -> Found:
-    found = pass_rates(*example.values["p"])
+    group_advantages = pass_rates(*example.values["p"])
     return {
-        "advantage_right": np.array([each[0] for each in found]),
-        "advantage_wrong": np.array([each[-1] for each in found]),
+        "advantage_right": np.array([each[0] for each in group_advantages]),
+        "advantage_wrong": np.array([each[-1] for each in group_advantages]),
     }
 
 
@@ -63,8 +63,8 @@ def components(example: Example) -> Found:
         GroupRelative(column="reward.accuracy", scale="beta", coefficient=0.5),
         GroupRelative(column="reward.format", scale="beta", coefficient=0.5, add=True),
     )
-    found = computed(recipes.BNPO.replace(advantage=links), ["draw.advantage"], members=members)
-    return {"advantage": found["draw.advantage"][4:6]}
+    result = computed(recipes.BNPO.replace(advantage=links), ["draw.advantage"], members=members)
+    return {"advantage": result["draw.advantage"][4:6]}
 
 
 @EXAMPLES.by("sums of unequal length, averaged over responses")

@@ -55,9 +55,9 @@ def last_step(render: Render, *solution: str) -> str:
     """Return the context in which the last action of a solution is trained, without the prompts of other steps."""
     run = solve(recipes.BQ_NCO, in_turn("unasked"), world=Problems(render, solution), group_size=24)
     assert run.asked == 0
-    found = {row.text for row in run.drawn if row.trained.startswith(solution[-1])}
+    texts = {row.text for row in run.drawn if row.trained.startswith(solution[-1])}
     assert {row.trained for row in run.drawn} == {f"{action}<|im_end|>" for action in solution}
-    [context] = found
+    [context] = texts
     return context.split("<|im_start|>user\n", 1)[1].split("<|im_end|>", 1)[0]
 
 
@@ -86,8 +86,8 @@ def tour(example: Example) -> Found:
         at = places[int(done[-1])] if done else places[0]
         return f"{at:g} {places[0]:g} {sorted({'1', '2', '3'} - set(done))}"
 
-    found = [last_step(render, *way, "0").split() for way in (("1", "3", "2"), ("3", "1", "2"))]
-    rest_a, rest_b = (np.array(abs(float(at) - float(end))) for at, end, _ in found)
+    results = [last_step(render, *way, "0").split() for way in (("1", "3", "2"), ("3", "1", "2"))]
+    rest_a, rest_b = (np.array(abs(float(at) - float(end))) for at, end, _ in results)
     return {"rest_of_a": rest_a, "rest_of_b": rest_b}
 
 

@@ -44,8 +44,8 @@ def tree(rewards: Value) -> list[dict[str, Any]]:
 
 def by_depth(recipe: Recipe, members: list[dict[str, Any]]) -> Value:
     """Return step advantages of a tree, a row for each leaf: those of a come first."""
-    found = computed(recipe, ["step.advantage"], members=members)["step.advantage"].reshape(-1, 3)
-    return found[[0, -1, *range(1, len(found) - 1)]]
+    advantages = computed(recipe, ["step.advantage"], members=members)["step.advantage"].reshape(-1, 3)
+    return advantages[[0, -1, *range(1, len(advantages) - 1)]]
 
 
 @EXAMPLES.by("a tree of three leaves: mean over leaves, advantage by depth")
@@ -54,12 +54,12 @@ def three(example: Example) -> Found:
     (advantage,) = BRANCH.chain("advantage")
     assert isinstance(advantage, TreeRelative)
     values = by_depth(BRANCH.replace(advantage=replace(advantage, kind="none")), members)
-    found = by_depth(BRANCH, members)
+    step_advantages = by_depth(BRANCH, members)
     return {
         "value_of_root": values[0, 0],
-        "advantage_root": found[0, 0],
-        "advantage_depth_1": found[[0, 2], 1],
-        "advantage_depth_2": found[:, 2],
+        "advantage_root": step_advantages[0, 0],
+        "advantage_depth_1": step_advantages[[0, 2], 1],
+        "advantage_depth_2": step_advantages[:, 2],
     }
 
 
@@ -73,13 +73,13 @@ def weighted(example: Example) -> Found:
         member["logprobs"] = [float(logprob) for logprob in logprobs]
     (advantage,) = BRANCH.chain("advantage")
     assert isinstance(advantage, TreeRelative)
-    found = by_depth(BRANCH.replace(advantage=replace(advantage, fuse="path", kind="none")), members)
+    by_code = by_depth(BRANCH.replace(advantage=replace(advantage, fuse="path", kind="none")), members)
     by_paper = by_depth(BRANCH.replace(advantage=replace(advantage, kind="none")), members)
-    np.testing.assert_allclose(by_paper[:, 1], found[:, 1])
+    np.testing.assert_allclose(by_paper[:, 1], by_code[:, 1])
     return {
-        "value_of_a": found[0, 1],
-        "value_of_b": found[2, 1],
-        "root_by_code": found[0, 0],
+        "value_of_a": by_code[0, 1],
+        "value_of_b": by_code[2, 1],
+        "root_by_code": by_code[0, 0],
         "root_by_paper": by_paper[0, 0],
     }
 
@@ -101,16 +101,16 @@ def edges(example: Example) -> Found:
     scored_members = [{**member, "reward": 0} for member in members]
     rows = [0, 1, 2, 0, 3, 4]
     moves = np.repeat(given["d"][rows], 2) + np.tile([0.3, -0.3], 6)
-    found = computed(
+    result = computed(
         EDGES,
         ["loss", "gradient.logprob"],
         members=scored_members,
         columns={"step": {"given": given["A"][rows].tolist()}},
         policy={"logprob": (moves - 1.0).tolist()},
     )
-    gradients = found["gradient.logprob"].reshape(-1, 2)
+    gradients = result["gradient.logprob"].reshape(-1, 2)
     assert not gradients[3].any()
-    return {"loss": found["loss"], "has_gradient": gradients[[0, 1, 2, 4, 5]].any(axis=1)}
+    return {"loss": result["loss"], "has_gradient": gradients[[0, 1, 2, 4, 5]].any(axis=1)}
 
 
 @EXAMPLES.by("a window of depths that slides and stops")
@@ -141,31 +141,34 @@ def width(example: Example) -> Found:
     program = recipes.BRANCH_GRPO.rollout
     assert isinstance(program, FixedDepthBranching)
     worth, families = example.values["V"], np.array([0, 0, 1, 1])
-    found = computed(BRANCH, ["step.advantage"], members=answers([1] * 4, worth.tolist()))["step.advantage"]
+    advantages = computed(BRANCH, ["step.advantage"], members=answers([1] * 4, worth.tolist()))["step.advantage"]
     return {
-        "mode_1": found * replace(program, keep="best").kept(worth, families),
-        "mode_2": found * replace(program, keep="extremes").kept(worth, families),
+        "mode_1": advantages * replace(program, keep="best").kept(worth, families),
+        "mode_2": advantages * replace(program, keep="extremes").kept(worth, families),
     }
 
 
 @EXAMPLES.by("one leaf of four has no score (convention)")
 def unscored(example: Example) -> Found:
-    found = by_depth(BRANCH, tree(np.array([*example.values["leaves"], np.nan])))
-    assert not found[-1, -1]
-    return {"advantage_depth_1": found[[0, 2], 1], "advantage_of_leaves": np.array([*found[:-1, 2], np.nan])}
+    step_advantages = by_depth(BRANCH, tree(np.array([*example.values["leaves"], np.nan])))
+    assert not step_advantages[-1, -1]
+    return {
+        "advantage_depth_1": step_advantages[[0, 2], 1],
+        "advantage_of_leaves": np.array([*step_advantages[:-1, 2], np.nan]),
+    }
 
 
 @EXAMPLES.by("a later optimizer step of the same tree")
 def later_step(example: Example) -> Found:
     given = example.values
-    found = computed(
+    result = computed(
         EDGES,
         ["loss", "gradient.logprob"],
         members=answers([1] * len(given["d"]), [0.0] * len(given["d"])),
         columns={"step": {"given": given["A"].tolist()}},
         policy={"logprob": (given["d"] - 1.0).tolist()},
     )
-    return {"loss": found["loss"], "has_gradient": found["gradient.logprob"] != 0}
+    return {"loss": result["loss"], "has_gradient": result["gradient.logprob"] != 0}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -20,8 +20,8 @@ def skewed(example: Example) -> Found:
     assert recipes.BRORL.rollout.final_group_size(16) == 512
     sizes, right = (example.values[name].astype(int) for name in ("n", "right"))
     groups = [np.arange(size) < solved for size, solved in zip(sizes, right, strict=True)]
-    found = advantages(UNWEIGHTED, *(group.astype(float) for group in groups))
-    return {"right": [each[0] for each in found], "wrong": [each[-1] for each in found]}
+    group_advantages = advantages(UNWEIGHTED, *(group.astype(float) for group in groups))
+    return {"right": [each[0] for each in group_advantages], "wrong": [each[-1] for each in group_advantages]}
 
 
 @EXAMPLES.by("one rollout of four has no score (convention)")
@@ -37,8 +37,8 @@ def cut_off(example: Example) -> Found:
         for member, cut in zip(answers([1] * 3, given["reward"].tolist()), given["cut_off"], strict=True)
     ]
     tokens = {"reference_logprob": [-1.0] * 3}
-    found = computed(UNWEIGHTED, ["draw.score", "token.advantage"], members=members, columns={"token": tokens})
-    return {"score": found["draw.score"], "advantage": found["token.advantage"]}
+    result = computed(UNWEIGHTED, ["draw.score", "token.advantage"], members=members, columns={"token": tokens})
+    return {"score": result["draw.score"], "advantage": result["token.advantage"]}
 
 
 def test_groups_of_equal_scores_are_dropped() -> None:

@@ -51,11 +51,11 @@ def log_probs(example: Example) -> Found:
         forest.append(trajectory, [token], kind="action", logprobs=[-1.0])
         forest.finish(trajectory, reward=1.0)
     (update,) = given_advantages(RECIPE).updates(forest.freeze().with_columns("draw", advantage=np.ones(3)))
-    found = {}
+    results = {}
     for name, policy in (("internal_logp", internal_policy(model)), ("whole_logp", model)):
         (pack,) = update.pack(max_tokens=100, layout="sequence")
-        found[name] = pack.run(policy).logprob.detach().numpy()
-    return found
+        results[name] = pack.run(policy).logprob.detach().numpy()
+    return results
 
 
 @EXAMPLES.by("ratios of the two phases")
@@ -64,7 +64,7 @@ def phases(example: Example) -> Found:
     free = tuple(Train(Policy(clip=None), model=link.model) for link in RECIPE.losses())
     models = {"internal": "internal", "policy": "whole"}
 
-    def found(step: int, of: str, recipe: Recipe) -> Mapping[str, Value]:
+    def compute(step: int, of: str, recipe: Recipe) -> Mapping[str, Value]:
         """Return losses and gradients of a step, counted from 1, with the recomputed log-probs of a model."""
         return computed(
             recipe,
@@ -79,10 +79,10 @@ def phases(example: Example) -> Found:
     numbers: Found = {}
     trained = []
     for step, of in zip(given["step"].astype(int).tolist(), models, strict=True):
-        losses = found(step, of, GIVEN)
+        losses = compute(step, of, GIVEN)
         trained.append([f"loss.{name}" in losses for name in models])
         numbers[f"loss_step_{step}"] = losses[f"loss.{of}"]
-        slopes = found(step, of, GIVEN.replace(loss=free))[gradients[of]]
+        slopes = compute(step, of, GIVEN.replace(loss=free))[gradients[of]]
         numbers[f"ratio_step_{step}"] = -2 * slopes / given["A"]
     internal, policy = np.array(trained).T
     assert (internal != policy).all()

@@ -42,8 +42,8 @@ def extension(example: Example) -> Found:
     given, old = example.values, np.full(2, -1.0)
     steps = [single_tokens(LOSSES, old, old + moved, given["A"])["loss"] for moved in (np.zeros(2), given["d"])]
     rising, other = given["A"], given["m"][1] + np.array([-1.0, 1.0])
-    found = computed(recipes.C_MORL, ["draw.advantage"], members=members(rising, other))["draw.advantage"]
-    np.testing.assert_allclose(found, rising / (np.sqrt(2) + 1e-6), rtol=1e-6)
+    advantages = computed(recipes.C_MORL, ["draw.advantage"], members=members(rising, other))["draw.advantage"]
+    np.testing.assert_allclose(advantages, rising / (np.sqrt(2) + 1e-6), rtol=1e-6)
     floors = closed(HELD.initial_state(), other)["floors"]
     assert floors == {OTHER: pytest.approx(given["beta"] * given["m"][1])}
     return {"policy_loss_1": steps[0], "policy_loss_2": steps[1]}

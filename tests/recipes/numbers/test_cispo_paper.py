@@ -20,22 +20,22 @@ LOSSES = given_advantages(recipes.CISPO)
 @EXAMPLES.by("weights, losses and gradients of four tokens")
 def weights(example: Example) -> Found:
     old, new, given = (example.values[name] for name in ("old", "new", "A"))
-    found = single_tokens(LOSSES, old, new, given)
-    slope = found["gradient.logprob"]
-    return {"loss": found["loss"], "gradient_by_logprob": slope, "weight": -slope * len(given) / given}
+    result = single_tokens(LOSSES, old, new, given)
+    slope = result["gradient.logprob"]
+    return {"loss": result["loss"], "gradient_by_logprob": slope, "weight": -slope * len(given) / given}
 
 
 @EXAMPLES.by("the second step still moves a token beyond the range")
 def beyond(example: Example) -> Found:
-    found = single_tokens(LOSSES, *(example.values[name] for name in ("old", "second", "A")))
-    return {"gradient_by_logprob": found["gradient.logprob"]}
+    result = single_tokens(LOSSES, *(example.values[name] for name in ("old", "second", "A")))
+    return {"gradient_by_logprob": result["gradient.logprob"]}
 
 
 @EXAMPLES.by(TOOL)
 def tool(example: Example) -> Found:
-    found = COMMON.tool_tokens(example)
-    del found["loss"]  # the file's loss is at a ratio of 1; this one is of log-probs, with the same gradient
-    return found
+    result = COMMON.tool_tokens(example)
+    del result["loss"]  # the file's loss is at a ratio of 1; this one is of log-probs, with the same gradient
+    return result
 
 
 @EXAMPLES.by("which groups stay")

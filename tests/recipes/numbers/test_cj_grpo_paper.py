@@ -33,15 +33,15 @@ def steps(example: Example) -> Found:
     given = example.values
     recipe = WITHOUT_KL.replace(advantage=recipes.CJ_GRPO.advantage)
     responses = [[given[f"d{step}{name}"] for step in (1, 2, 3)] for name in "ab"]
-    found = decoded(recipe, given["R"].tolist(), *responses)
-    return {"advantage": found["draw.advantage"], "loss": found["loss"]}
+    result = decoded(recipe, given["R"].tolist(), *responses)
+    return {"advantage": result["draw.advantage"], "loss": result["loss"]}
 
 
 @EXAMPLES.by("responses that unmask unequal numbers of tokens in a step")
 def unequal(example: Example) -> Found:
     one, other = example.values["la"], example.values["lb"]
-    found = decoded(WITHOUT_KL, [-one[0], -other[0]], [np.log(one / one[0])], [np.log(other / other[0])])
-    return {"mean_of_means": found["loss"]}
+    result = decoded(WITHOUT_KL, [-one[0], -other[0]], [np.log(one / one[0])], [np.log(other / other[0])])
+    return {"mean_of_means": result["loss"]}
 
 
 @EXAMPLES.by("log-probability at another state")

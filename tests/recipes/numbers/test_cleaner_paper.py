@@ -60,11 +60,11 @@ def records(example: Example) -> Found:
     del example
     old = text(3, 2)
     similar, dissimilar = text(5, 3, begin="<call><odd>"), text(5, 3, begin="<call>", letter="y")
-    found = []
+    results = []
     for program, new in ((PROGRAM, similar), (PROGRAM, dissimilar), (replace(PROGRAM, probability=0.0), similar)):
         row, _ = record(program, old, new)
-        found.append(len(row.trained.replace(END, "").replace(RIGHT, "s" * UNIT)) / UNIT)
-    return {"trained_tokens": np.array(found)}
+        results.append(len(row.trained.replace(END, "").replace(RIGHT, "s" * UNIT)) / UNIT)
+    return {"trained_tokens": np.array(results)}
 
 
 @EXAMPLES.by("retries that all fail")

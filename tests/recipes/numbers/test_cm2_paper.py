@@ -67,11 +67,11 @@ def together(example: Example) -> Found:
 def backfilled(example: Example) -> Found:
     del example
     batch = one_turn(ABC, np.array([0.5, 0.3, 0.2]), {"b": 1})
-    found = {}
+    results = {}
     for item, name in enumerate("abc"):
         rewards = np.array(column(batch, f"item_reward.{item}", "step"))
-        found[f"item_{name}"] = rewards * np.array(column(batch, f"item_eligible.{item}", "step"))
-    return found
+        results[f"item_{name}"] = rewards * np.array(column(batch, f"item_eligible.{item}", "step"))
+    return results
 
 
 @EXAMPLES.by("step advantages")
@@ -121,9 +121,9 @@ def early(example: Example) -> Found:
 def turns(example: Example) -> Found:
     first, second = (example.values[name].tolist() for name in ("R_1", "R_2"))
     batch = rewarded([*map(list, zip(first[:5], second, strict=True)), first[5:]])
-    found = np.array(column(TURNS(batch), level="step"))
-    np.testing.assert_array_equal(found, column(CODE_TURNS(batch), level="step"))
-    return {"first_turn": found[[0, 2, 4, 6, 8, 10]], "second_turn": found[[1, 3, 5, 7, 9]]}
+    turn_advantages = np.array(column(TURNS(batch), level="step"))
+    np.testing.assert_array_equal(turn_advantages, column(CODE_TURNS(batch), level="step"))
+    return {"first_turn": turn_advantages[[0, 2, 4, 6, 8, 10]], "second_turn": turn_advantages[[1, 3, 5, 7, 9]]}
 
 
 @EXAMPLES.by("four are too few")
@@ -144,7 +144,7 @@ def truncated(example: Example) -> Found:
     own_tokens = example.values["mask"] > 0
     old, sampled = example.values["old"][own_tokens], example.values["rollout"][own_tokens]
     recipe = given_advantages(recipes.CM2, kl=None).replace(weight=recipes.CM2.weight[0], old_logprob="recomputed")
-    found = computed(
+    result = computed(
         recipe,
         ["loss"],
         members=[
@@ -157,7 +157,7 @@ def truncated(example: Example) -> Found:
         columns={"token": {"recomputed_logprob": old.tolist()}},
         policy={"logprob": old.tolist()},
     )
-    return {"loss": found["loss"]}
+    return {"loss": result["loss"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

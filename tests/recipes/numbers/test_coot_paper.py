@@ -20,12 +20,12 @@ assert isinstance(MONITORED, Monitored)
 
 def interventions(program: Monitored, *laws: Value) -> Value:
     """Return the monitor's answers at which the text would be cut; every answer has the state of three laws."""
-    count, found = 0, []
+    count, results = 0, []
     for numbers in zip(*laws, strict=True):
         answer = "STATE: " + " ".join(f"{number:g}" for number in numbers)
         count = program.counted(count, program.state(answer))
-        found.append(float(count >= program.patience))
-    return np.array(found)
+        results.append(float(count >= program.patience))
+    return np.array(results)
 
 
 @EXAMPLES.by("three violations in a row, default and strict")

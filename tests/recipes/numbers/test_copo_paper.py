@@ -76,8 +76,11 @@ def three(example: Example) -> Found:
 @EXAMPLES.by("the coefficient of the global reward")
 def coefficient(example: Example) -> Found:
     members = answered([1, 1, 0, 0, 0], [0, 0, 1, 1, 2])
-    found = advantages(members, kind="global", coefficient="entropy", normalisation=PLAIN)
-    return {"global_reward": found[0], "lambda": (1.0 - found[0] / example.values["right"]) / example.values["H"]}
+    group_advantages = advantages(members, kind="global", coefficient="entropy", normalisation=PLAIN)
+    return {
+        "global_reward": group_advantages[0],
+        "lambda": (1.0 - group_advantages[0] / example.values["right"]) / example.values["H"],
+    }
 
 
 @EXAMPLES.by("weights by entropy for six responses")

@@ -15,26 +15,26 @@ EXAMPLES = PaperExamples("cory")
 @EXAMPLES.by("shared rewards of three queries")
 def cory_rewards(example: Example) -> Found:
     pairs = [(float(example.values[name][pair]), f"{pair}") for name in ("r1", "r2") for pair in range(3)]
-    found = computed(
+    scores = computed(
         recipes.CORY,
         ["draw.score"],
         members=[{"path": "1 | 3", "reward": reward, "facts": {"pair": pair, "copy": 0}} for reward, pair in pairs],
         columns={"token": {"value": [0.0] * 6, "reference_logprob": [-1.0] * 6}},
     )["draw.score"]
-    return {"reward_of_pioneer": found[:3], "reward_of_observer": found[3:]}
+    return {"reward_of_pioneer": scores[:3], "reward_of_observer": scores[3:]}
 
 
 @EXAMPLES.by("GAE of the observer's tokens")
 def cory_advantages(example: Example) -> Found:
     # The penalty for leaving the reference is 0.04, 0.08 and 0.02 of a shared reward of 1.5.
     kl = np.array([0.1, 0.2, 0.05])
-    found = computed(
+    result = computed(
         recipes.CORY.replace(advantage=recipes.CORY.advantage[0]),
         ["token.advantage", "token.return"],
         members=[{"path": "1 | 3*3", "reward": 1.5, "facts": {"pair": "0"}}],
         columns={"token": {"value": example.values["V"].tolist(), "reference_logprob": (-1.0 - kl).tolist()}},
     )
-    return {"advantage_before_whitening": found["token.advantage"], "value_target": found["token.return"]}
+    return {"advantage_before_whitening": result["token.advantage"], "value_target": result["token.return"]}
 
 
 @EXAMPLES.by("each copy is optimised by itself")
@@ -47,7 +47,7 @@ def cory_copies(example: Example) -> Found:
     ]
     ratios = np.concatenate([given["pioneer_ratio"], given["observer_ratio"]])
     zero = [0.0] * len(members)
-    found = computed(
+    result = computed(
         recipes.CORY.replace(epochs=1),
         ["token.advantage", "loss.policy", "loss.second"],
         members=members,
@@ -55,12 +55,12 @@ def cory_copies(example: Example) -> Found:
         **{name: {"logprob": (np.log(ratios) - 1.0).tolist()} for name in ("policy", "second")},
         **{name: {"value": zero} for name in ("critic", "second_critic")},
     )
-    one, other = np.split(found["token.advantage"], [len(given["pioneer"])])
+    one, other = np.split(result["token.advantage"], [len(given["pioneer"])])
     return {
         "advantage_of_pioneer": one,
         "advantage_of_observer": other,
-        "loss_of_pioneer": found["loss.policy"],
-        "loss_of_observer": found["loss.second"],
+        "loss_of_pioneer": result["loss.policy"],
+        "loss_of_observer": result["loss.second"],
     }
 
 

@@ -36,8 +36,8 @@ def drifting(example: Example) -> Found:
         for answer, old in zip(answers([3, 2], given["A"][[0, 3]].tolist()), np.split(given["old"], [3]), strict=True)
     ]
     names = ["loss", "gradient.logprob"]
-    found = computed(LOSSES, names, members=members, policy={"logprob": given["new"].tolist()})
-    return {"gradient_wrt_logp_before_averaging": 5 * found["gradient.logprob"], "loss": found["loss"]}
+    result = computed(LOSSES, names, members=members, policy={"logprob": given["new"].tolist()})
+    return {"gradient_wrt_logp_before_averaging": 5 * result["gradient.logprob"], "loss": result["loss"]}
 
 
 @EXAMPLES.by("the same in log-ratios, first step")
@@ -71,8 +71,8 @@ def filtered(example: Example) -> Found:
     members = [
         {**answer, "group": f"{place}"} for place, rewards in enumerate(groups) for answer in answers([1] * 4, rewards)
     ]
-    found = computed(recipe, ["draw.advantage", "draw.weight"], members=members)
-    return {"advantage": (found["draw.advantage"] * found["draw.weight"])[:4]}
+    result = computed(recipe, ["draw.advantage", "draw.weight"], members=members)
+    return {"advantage": (result["draw.advantage"] * result["draw.weight"])[:4]}
 
 
 @EXAMPLES.by(ALONE)
@@ -88,14 +88,14 @@ def tool_tokens(example: Example) -> Found:
         {"path": path_of(mask), "reward": reward}
         for mask, reward in zip(masks, example.values["A"].tolist(), strict=True)
     ]
-    by_response, found = given_advantages(recipes.CPGD, aggregate="sequence_mean"), {}
+    by_response, results = given_advantages(recipes.CPGD, aggregate="sequence_mean"), {}
     for end, losses in (("", LOSSES), ("_by_response", by_response)):
         gradient = computed(losses, ["gradient.logprob"], members=members)["gradient.logprob"]
         for name, mask, token_gradients in zip("ab", masks, np.split(gradient, [int(masks[0].sum())]), strict=True):
             placed = np.zeros(len(mask))
             placed[mask > 0] = token_gradients
-            found[f"gradient_{name}{end}"] = placed
-    return found
+            results[f"gradient_{name}{end}"] = placed
+    return results
 
 
 @EXAMPLES.by("a second pass: clip and drift act")

@@ -28,15 +28,15 @@ def pruned(example: Example) -> Found:
         for group, rewards in zip("ab", groups, strict=True)
         for answer in answers([1] * len(rewards), rewards)
     ]
-    names, found = ["draw.advantage", "draw.keep"], {}
+    names, results = ["draw.advantage", "draw.keep"], {}
     for kind, link in (
         ("paper", replace(PRUNING, fraction=1 - 0.625)),
         ("code", replace(PRUNING, fraction=1 - 0.625, group_by="batch")),
     ):
         numbers = computed(plain_reward(recipes.CPPO).replace(weight=link), names, members=members)
-        found["advantage_a"], found["advantage_b"] = np.split(numbers["draw.advantage"], [5])
-        found[f"keep_{kind}_a"], found[f"keep_{kind}_b"] = np.split(numbers["draw.keep"], [5])
-    return found
+        results["advantage_a"], results["advantage_b"] = np.split(numbers["draw.advantage"], [5])
+        results[f"keep_{kind}_a"], results[f"keep_{kind}_b"] = np.split(numbers["draw.keep"], [5])
+    return results
 
 
 @EXAMPLES.by("the loss over what stays, unequal lengths")
@@ -59,14 +59,14 @@ def what_stays(example: Example) -> Found:
 @EXAMPLES.by("a threshold empties a group")
 def threshold(example: Example) -> Found:
     members = [{**answer, "group": name} for name in "AB" for answer in answers([1] * 4, example.values[name].tolist())]
-    found = computed(LOSSES.replace(weight=SelectDraws(at_least=1.0)), ["draw.keep"], members=members)["draw.keep"]
-    return {"keep_a": found[:4], "keep_b": found[4:]}
+    keep = computed(LOSSES.replace(weight=SelectDraws(at_least=1.0)), ["draw.keep"], members=members)["draw.keep"]
+    return {"keep_a": keep[:4], "keep_b": keep[4:]}
 
 
 @EXAMPLES.by("questions for a step")
 def allocation(example: Example) -> Found:
     """The collector collects groups / (1 - P) groups; the recipe keeps the same number of completions."""
-    size, found = int(example.values["G"]), []
+    size, results = int(example.values["G"]), []
     for rate in example.values["P"].tolist():
         groups = round(float(example.values["B"]) / (1 - rate))
         members = [
@@ -76,18 +76,18 @@ def allocation(example: Example) -> Found:
         ]
         recipe = plain_reward(recipes.CPPO).replace(weight=replace(PRUNING, fraction=1 - rate))
         kept_counts = computed(recipe, ["draw.keep"], members=members)["draw.keep"].reshape(groups, size).sum(axis=1)
-        found.append((groups, kept_counts[0], kept_counts.sum()))
-    questions, of_each, completions = np.array(found).T
+        results.append((groups, kept_counts[0], kept_counts.sum()))
+    questions, of_each, completions = np.array(results).T
     return {"questions": questions, "kept_of_each": of_each, "completions_in_the_update": completions}
 
 
 @EXAMPLES.by(UNSCORED)
 def unscored(example: Example) -> Found:
     members = [*answers([1] * 3, example.values["R"].tolist()), {"path": "1 | 3"}]
-    found = computed(plain_reward(recipes.CPPO), ["draw.advantage", "draw.keep"], members=members)
-    assert not found["draw.advantage"][3]
-    assert not found["draw.keep"][3]
-    return {"advantage": [*found["draw.advantage"][:3], np.nan], "keep": found["draw.keep"][:3]}
+    result = computed(plain_reward(recipes.CPPO), ["draw.advantage", "draw.keep"], members=members)
+    assert not result["draw.advantage"][3]
+    assert not result["draw.keep"][3]
+    return {"advantage": [*result["draw.advantage"][:3], np.nan], "keep": result["draw.keep"][:3]}
 
 
 @EXAMPLES.by("the second pass over the same completions clips")

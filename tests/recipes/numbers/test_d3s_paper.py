@@ -33,17 +33,18 @@ def kept(recipe: Recipe, count: int, *groups: list[float]) -> Value:
 @EXAMPLES.by("four of seven rollouts of two groups")
 def four_of_seven(example: Example) -> Found:
     groups = [example.values["R"].tolist(), example.values["S"].tolist()]
-    found = advantages(recipes.D3S, *groups)
+    group_advantages = advantages(recipes.D3S, *groups)
     stays = kept(recipes.D3S, 4, *groups)
-    order = np.argsort(np.concatenate(found), kind="stable")
+    order = np.argsort(np.concatenate(group_advantages), kind="stable")
     splits = [[1, 0, 0, 0, 1, 1, 1], [1, 1, 0, 0, 0, 1, 1], [1, 1, 1, 0, 0, 0, 1], [1, 1, 1, 1, 0, 0, 0]]
     splits.append([0, 0, 0, 1, 1, 1, 1])
-    sorted_found = np.concatenate(found)[order]
+    sorted_found = np.concatenate(group_advantages)[order]
     return {
-        "advantage_first_group": found[0],
-        "advantage_second_group": found[1],
+        "advantage_first_group": group_advantages[0],
+        "advantage_second_group": group_advantages[1],
         "best_split": [
-            np.allclose(np.sort(np.concatenate(found)[stays]), sorted_found[np.array(split) > 0]) for split in splits
+            np.allclose(np.sort(np.concatenate(group_advantages)[stays]), sorted_found[np.array(split) > 0])
+            for split in splits
         ],
     }
 
@@ -68,7 +69,7 @@ def tokens(example: Example) -> Found:
     given = example.values
     mask = replace(recipes.D3S.at(0).loss.mask, fraction=0.4)
 
-    def found(**options: Any) -> Found:
+    def compute(**options: Any) -> Found:
         return dict(
             computed(
                 given_advantages(recipes.D3S, mask=mask, **options),
@@ -78,7 +79,7 @@ def tokens(example: Example) -> Found:
             )
         )
 
-    return {"loss_over_kept_tokens": found()["loss"], "kept": found(clip=None)["gradient.logprob"] != 0}
+    return {"loss_over_kept_tokens": compute()["loss"], "kept": compute(clip=None)["gradient.logprob"] != 0}
 
 
 @EXAMPLES.by("the schedule")

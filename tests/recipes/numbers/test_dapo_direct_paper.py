@@ -57,19 +57,19 @@ def three_steps(example: Example) -> Found:
     *before, outcome = example.values["V"].tolist()
     member = {"path": "1 | 3 ~ 9 | 4 ~ 9 | 5", "reward": outcome}
     columns = {"step": {"value": before}}
-    found = computed(recipes.DAPO_DIRECT, ["step.advantage"], members=[member], columns=columns)["step.advantage"]
-    return {"advantage": found, "sum": found.sum()}
+    advantages = computed(recipes.DAPO_DIRECT, ["step.advantage"], members=[member], columns=columns)["step.advantage"]
+    return {"advantage": advantages, "sum": advantages.sum()}
 
 
 @EXAMPLES.by("loss of steps of three and of one tokens, data of another policy")
 def sums(example: Example) -> Found:
     given = example.values
-    found = fitted(given["beta"], [given["d_a"], given["d_b"]], given["A"])
-    slopes = found["gradient.logprob"]
+    result = fitted(given["beta"], [given["d_a"], given["d_b"]], given["A"])
+    slopes = result["gradient.logprob"]
     np.testing.assert_allclose(slopes[:3], slopes[0])
     return {
         "error": 2 * slopes[[0, 3]],
-        "loss": found["loss"],
+        "loss": result["loss"],
         "slope_of_each_token_of_a": slopes[:1],
         "slope_of_the_token_of_b": slopes[3:],
     }
@@ -80,18 +80,18 @@ def actions(example: Example) -> Found:
     given = example.values
     outcomes = np.append(given["next"], given["single"])
     before = np.append(np.full(len(given["next"]), given["V"]), given["V2"])
-    found = last_steps(before, outcomes, beta=float(given["beta"]))
-    advantages = found["step.advantage"]
-    return {"advantage": advantages[:3], "advantage_single": advantages[3:], "loss": found["loss"]}
+    result = last_steps(before, outcomes, beta=float(given["beta"]))
+    advantages = result["step.advantage"]
+    return {"advantage": advantages[:3], "advantage_single": advantages[3:], "loss": result["loss"]}
 
 
 @EXAMPLES.by("two optimizer steps: the target stays, also for A = 0")
 def steps(example: Example) -> Found:
-    given, found = example.values, {}
+    given, results = example.values, {}
     for number, name in enumerate(("first", "second"), start=1):
         step = fitted(given["beta"], np.split(given[name], 2), given["A"])
-        found |= {f"loss_{number}": step["loss"], f"slope_{number}": step["gradient.logprob"]}
-    return found
+        results |= {f"loss_{number}": step["loss"], f"slope_{number}": step["gradient.logprob"]}
+    return results
 
 
 @EXAMPLES.by("critic")
@@ -112,20 +112,20 @@ def critic(example: Example) -> Found:
 @EXAMPLES.by("the reference of the second iteration is the trained policy")
 def next_iteration(example: Example) -> Found:
     """The sampling policy is the reference, so the reference moves with the iterations."""
-    given, found = example.values, {}
+    given, results = example.values, {}
     for number in (1, 2):
         away = np.atleast_1d(given["logp"] - given[f"ref_{number}"])
-        found[f"error_{number}"] = fitted(given["beta"], [away], np.atleast_1d(given[f"A_{number}"]))[
+        results[f"error_{number}"] = fitted(given["beta"], [away], np.atleast_1d(given[f"A_{number}"]))[
             "gradient.logprob"
         ]
-    return found
+    return results
 
 
 @EXAMPLES.by("an answer of four has no outcome (convention)")
 def unscored(example: Example) -> Found:
-    found = last_steps(np.append(example.values["V"], 0.5), np.append(example.values["outcome"], np.nan))
-    assert found["step.advantage"][3] == 0.0
-    return {"advantage_of_the_last_step": np.where([False] * 3 + [True], np.nan, found["step.advantage"])}
+    result = last_steps(np.append(example.values["V"], 0.5), np.append(example.values["outcome"], np.nan))
+    assert result["step.advantage"][3] == 0.0
+    return {"advantage_of_the_last_step": np.where([False] * 3 + [True], np.nan, result["step.advantage"])}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -75,7 +75,7 @@ def epochs(example: Example) -> Found:
     given = example.values
     recipe = given_advantages(recipes.DARS, constant=float(given["L"]))
 
-    def found(now: Value) -> Found:
+    def compute(now: Value) -> Found:
         return dict(
             computed(
                 recipe,
@@ -85,9 +85,9 @@ def epochs(example: Example) -> Found:
             )
         )
 
-    second = found(given["second"])
+    second = compute(given["second"])
     return {
-        "first_loss": 2 * found(given["old"])["loss"],
+        "first_loss": 2 * compute(given["old"])["loss"],
         "second_loss": 2 * second["loss"],
         "second_has_gradient": second["gradient.logprob"] != 0,
     }

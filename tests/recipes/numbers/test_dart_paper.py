@@ -36,8 +36,8 @@ def steps(example: Example) -> Found:
     rewards = example.values["R"]
     members = [{"path": "1 | 3 ~ 9 | 4 ~ 9 | 5", "reward": rewards[0]}, *answers([1], [rewards[3]])]
     members = [{**each, "entropies": [0.5] * count} for each, count in zip(members, (3, 1), strict=True)]
-    found = computed(recipes.DART, ["step.advantage"], members=members, **columns([-1.0] * 4, [-1.0] * 4))
-    return {"advantage": found["step.advantage"]}
+    result = computed(recipes.DART, ["step.advantage"], members=members, **columns([-1.0] * 4, [-1.0] * 4))
+    return {"advantage": result["step.advantage"]}
 
 
 @EXAMPLES.by("selected steps")
@@ -45,8 +45,8 @@ def selected(example: Example) -> Found:
     entropies = example.values["H"].tolist()
     members = [{**answer, "entropies": [of]} for answer, of in zip(answers([1] * 5, [1.0] * 5), entropies, strict=True)]
     members[3] = {**answers([2], [1.0])[0], "entropies": [0.4, 1.4]}  # the mean is 0.9, unchanged
-    found = computed(recipes.DART, ["token.weight"], members=members, **columns([-1.0] * 6, [-1.0] * 6))
-    return {"keep": found["token.weight"][[0, 1, 2, 3, 5]]}
+    result = computed(recipes.DART, ["token.weight"], members=members, **columns([-1.0] * 6, [-1.0] * 6))
+    return {"keep": result["token.weight"][[0, 1, 2, 3, 5]]}
 
 
 def gap_of(penalty: float) -> float:
@@ -66,13 +66,13 @@ def selected_loss(example: Example) -> Found:
         for answer, of in zip(answers([1] * 5, given["R"].tolist()), given["H"].tolist(), strict=True)
     ]
     gaps = [gap_of(penalty) for penalty in given["kl"]]
-    found = computed(
+    result = computed(
         recipes.DART,
         ["token.kl_weight", "loss"],
         members=members,
         columns={"token": {"recomputed_logprob": [-1.0] * 5, "reference_logprob": [gap - 1.0 for gap in gaps]}},
     )
-    return {"loss": found["loss"], "keep": found["token.kl_weight"]}
+    return {"loss": result["loss"], "keep": result["token.kl_weight"]}
 
 
 @EXAMPLES.by("truncated weights")
@@ -82,8 +82,8 @@ def truncated(example: Example) -> Found:
         {**answer, "logprobs": [of]}
         for answer, of in zip(answers([1] * 3, example.values["A"].tolist()), rollout, strict=True)
     ]
-    found = computed(WEIGHTED, ["token.weight", "loss"], members=members, **columns(train, train))
-    return {"weight": found["token.weight"], "loss": found["loss"]}
+    result = computed(WEIGHTED, ["token.weight", "loss"], members=members, **columns(train, train))
+    return {"weight": result["token.weight"], "loss": result["loss"]}
 
 
 @EXAMPLES.by("a task of failures takes the newest success")
@@ -93,8 +93,10 @@ def replaced(example: Example) -> Found:
     assert inject.replaces == "first"
     rewards = [1.0, *example.values["before"][1:].tolist()]
     members = [{**answer, "entropies": [0.5]} for answer in answers([1] * 4, rewards)]
-    found = computed(recipes.DART, ["draw.score", "step.advantage"], members=members, **columns([-1.0] * 4, [-1.0] * 4))
-    return {"rewards": found["draw.score"], "advantage": found["step.advantage"]}
+    result = computed(
+        recipes.DART, ["draw.score", "step.advantage"], members=members, **columns([-1.0] * 4, [-1.0] * 4)
+    )
+    return {"rewards": result["draw.score"], "advantage": result["step.advantage"]}
 
 
 @EXAMPLES.by("ratio of a sequence")
@@ -102,8 +104,8 @@ def ratio(example: Example) -> Found:
     away = example.values["d"][[0, 1, 3]] - 1.0
     member = {"path": "1 | 3*4", "reward": float(example.values["A"]), "trainable": [1, 1, 0, 1]}
     full = np.insert(away, 2, 4.0)
-    found = computed(WEIGHTED, ["loss"], members=[member], **columns([-1.0] * 4, full))
-    return {"objective": -found["loss"]}
+    result = computed(WEIGHTED, ["loss"], members=[member], **columns([-1.0] * 4, full))
+    return {"objective": -result["loss"]}
 
 
 @EXAMPLES.by("fewer rollouts of a solved task")

@@ -51,8 +51,10 @@ def data_mind_advantages(example: Example) -> Found:
 @EXAMPLES.by("one rollout of four has no score (convention)")
 def data_mind_unscored(example: Example) -> Found:
     members = answers([1] * 4, [*example.values["R"].tolist(), float("nan")], success=True)
-    found = computed(recipes.DATA_MIND, ["draw.advantage"], members=members)["draw.advantage"]
-    return {"advantage": [*found[:3], float("nan") if found[3] == 0 else found[3]]}  # 0: no loss is computed
+    advantages = computed(recipes.DATA_MIND, ["draw.advantage"], members=members)["draw.advantage"]
+    return {
+        "advantage": [*advantages[:3], float("nan") if advantages[3] == 0 else advantages[3]]
+    }  # 0: no loss is computed
 
 
 @EXAMPLES.by("the RL loss is one token mean, with tool tokens out")
@@ -114,22 +116,22 @@ def data_mind_clip(example: Example) -> Found:
     members[-1]["success"] = False
     assert recipes.DATA_MIND.loss.first == Policy(clip=Clip(0.2, 0.28))
     assert recipes.DATA_MIND.loss.first_where == Where(origin="generated")
-    found = computed(weighed(0.0), ["loss"], members=members, policy={"logprob": example.values["new"].tolist()})
-    return {"loss": found["loss"]}
+    result = computed(weighed(0.0), ["loss"], members=members, policy={"logprob": example.values["new"].tolist()})
+    return {"loss": result["loss"]}
 
 
 @EXAMPLES.by("the second optimizer step of a batch clips")
 def data_mind_steps(example: Example) -> Found:
     members = answers([1] * 3, example.values["A"].tolist(), success=True)
     members[-1]["success"] = False
-    found = {}
+    results = {}
     for step in ("first", "second"):
         policy = {"logprob": example.values[step].tolist()}
         numbers = computed(weighed(0.0), ["loss", "gradient.logprob"], members=members, policy=policy)
-        found[f"{step}_loss"] = numbers["loss"]
-        found[f"{step}_has_gradient"] = numbers["gradient.logprob"] != 0
-    del found["first_has_gradient"]
-    return found
+        results[f"{step}_loss"] = numbers["loss"]
+        results[f"{step}_has_gradient"] = numbers["gradient.logprob"] != 0
+    del results["first_has_gradient"]
+    return results
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -38,8 +38,8 @@ def bounds(example: Example) -> Found:
     """Compute in double precision: at 0.64 the lower bound has the root of 0."""
     old = torch.tensor(np.log(example.values["q"]))
     (policy,) = recipes.DCPO.chain("loss")
-    found = policy.clip(Tokens(old, None, {"weight_kl": torch.ones(len(old)), "old_logprob": old}), 0.0 * old)
-    return {"low": found.lower.numpy(), "high": found.upper.numpy()}
+    clip = policy.clip(Tokens(old, None, {"weight_kl": torch.ones(len(old)), "old_logprob": old}), 0.0 * old)
+    return {"low": clip.lower.numpy(), "high": clip.upper.numpy()}
 
 
 @EXAMPLES.by("a first visit with groups of five and of three")
@@ -104,8 +104,8 @@ def capped(example: Example) -> Found:
 
 @EXAMPLES.by("the second optimizer step of a batch")
 def later_step(example: Example) -> Found:
-    found = one_rollout(SINGLE, *(example.values[name] for name in ("old", "second", "A")))
-    return {"has_gradient": found["gradient.logprob"] != 0, "objective": -found["loss"]}
+    result = one_rollout(SINGLE, *(example.values[name] for name in ("old", "second", "A")))
+    return {"has_gradient": result["gradient.logprob"] != 0, "objective": -result["loss"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -32,11 +32,11 @@ def gated(example: Example) -> Found:
     ]
     first, turns, rest = RECIPE.reward
     soft = RECIPE.replace(reward=(first, replace(turns, kind="multiply"), rest))
-    found = computed(RECIPE, ["draw.score", "draw.advantage"], members=members)
+    result = computed(RECIPE, ["draw.score", "draw.advantage"], members=members)
     return {
-        "reward": found["draw.score"],
+        "reward": result["draw.score"],
         "soft_reward": computed(soft, ["draw.score"], members=members)["draw.score"],
-        "advantage": found["draw.advantage"],
+        "advantage": result["draw.advantage"],
     }
 
 
@@ -46,7 +46,7 @@ def buffer(example: Example) -> Found:
     solved = {row: [1.0] * int(count) + [0.0] * (4 - int(count)) for row, count in enumerate(example.values["solved"])}
     state = queue.next(queue.initial_state(), story.visits(0, solved), None)
     entered = state["rows"]
-    found = {"enters": np.isin(np.arange(len(solved)), entered), "size_after_step_1": len(entered)}
+    results = {"enters": np.isin(np.arange(len(solved)), entered), "size_after_step_1": len(entered)}
     groups = round(len(entered) / queue.share)
     assert not len(queue.offered(state, groups, 1, entered[:0])), "the period is 2"
     offered = queue.offered(state, groups, 2, entered[:0])
@@ -54,7 +54,7 @@ def buffer(example: Example) -> Found:
     selection.items[:] = state["items"][offered]
     again = {row: [float(place == 0)] + [0.0] * 3 for place, row in enumerate(selection.rows.tolist())}
     state = queue.next(state, story.visits(2, again), selection)
-    return {**found, "stays": np.isin(entered, state["rows"]), "size_after_step_2": len(state["rows"])}
+    return {**results, "stays": np.isin(entered, state["rows"]), "size_after_step_2": len(state["rows"])}
 
 
 def test_a_task_leaves_after_its_tries() -> None:
@@ -77,9 +77,9 @@ def failed_verifier(example: Example) -> Found:
     failed = {"steps": [{"flags": ["judge_failed"]}]}
     scored = example.values["R"].tolist()
     members = [*(member("a", reward) for reward in scored), member("a", 1.0, **failed), member("b", 1.0)]
-    found = computed(RECIPE, ["draw.score", "draw.advantage"], members=members)
-    assert found["draw.advantage"][3] == 0.0, "it is not trained"
-    advantages = np.where(np.isnan(found["draw.score"]), np.nan, found["draw.advantage"])
+    result = computed(RECIPE, ["draw.score", "draw.advantage"], members=members)
+    assert result["draw.advantage"][3] == 0.0, "it is not trained"
+    advantages = np.where(np.isnan(result["draw.score"]), np.nan, result["draw.advantage"])
     outcomes = {0: [*example.values["others"].tolist(), np.nan]}
     state = QUEUE.next(QUEUE.initial_state(), Story().visits(0, outcomes), None)
     return {"advantage": advantages[:4], "centred_reward_of_one": advantages[4], "prompt_enters": len(state["rows"])}

@@ -50,11 +50,11 @@ def sums(example: Example) -> Found:
 
 @EXAMPLES.by("loss of a pair at the start and after a step")
 def steps(example: Example) -> Found:
-    found = [
+    results = [
         loss([win], [lose])
         for win, lose in zip(example.values["w"].tolist(), example.values["l"].tolist(), strict=True)
     ]
-    return {"loss": np.concatenate(found), "loss_if_both_fall": loss([-0.3], [-1.6])}
+    return {"loss": np.concatenate(results), "loss_if_both_fall": loss([-0.3], [-1.6])}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

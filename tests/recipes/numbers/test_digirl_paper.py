@@ -24,7 +24,7 @@ ONE_PASS = recipes.DIGIRL.replace(
 @EXAMPLES.by("step advantages of a success and of a failure")
 def digirl_steps(example: Example) -> Found:
     success, failure = ({"path": "1 | 3 ~ 9 | 4 ~ 9 | 5", "reward": reward} for reward in (1, 0))
-    found = computed(
+    result = computed(
         recipes.DIGIRL.replace(weight=ImitatedSteps(above=1 / 3)),
         ["step.advantage", "step.keep"],
         members=[{**success, "steps": [{"reward": 0}, {"reward": 0}, {"reward": 1}]}, failure],
@@ -35,7 +35,7 @@ def digirl_steps(example: Example) -> Found:
             }
         },
     )
-    advantages, kept = found["step.advantage"], found["step.keep"]
+    advantages, kept = result["step.advantage"], result["step.keep"]
     return {
         "advantage_success": advantages[:3],
         "keep_success": kept[:3],
@@ -46,7 +46,7 @@ def digirl_steps(example: Example) -> Found:
 
 def best_draws(rewards: Value, values: Value) -> Found:
     """Return DigiRL's values of draws of different tasks, and which it keeps; each draw has two steps."""
-    found = computed(
+    result = computed(
         recipes.DIGIRL.replace(weight=recipes.DIGIRL.weight[1]),
         ["draw.task_advantage", "draw.keep"],
         members=[
@@ -54,7 +54,7 @@ def best_draws(rewards: Value, values: Value) -> Found:
         ],
         columns={"step": {"value": [0.5] * 2 * len(rewards), "task_value": np.repeat(values, 2).tolist()}},
     )
-    return {"instruction_advantage": found["draw.task_advantage"], "keep": found["draw.keep"]}
+    return {"instruction_advantage": result["draw.task_advantage"], "keep": result["draw.keep"]}
 
 
 @EXAMPLES.by("trajectories by instruction advantage")
@@ -74,10 +74,10 @@ def digirl_critics(example: Example) -> Found:
     """The step critic is fitted on one step of each trajectory; the instruction critic on trajectories of two steps."""
     values, rewards = example.values["V"], example.values["r"]
     logits = np.log(values / (1 - values))
-    found = {}
+    results = {}
     for name, path, steps in (("critic", "1 | 3", 1), ("instruction_critic", "1 | 3 ~ 9 | 4", 2)):
         columns = {"value": np.repeat(values, steps).tolist(), "task_value": np.repeat(values, steps).tolist()}
-        found[name] = computed(
+        results[name] = computed(
             ONE_PASS,
             [f"loss.{name}"],
             members=[{"group": f"{place}", "path": path, "reward": reward} for place, reward in enumerate(rewards)],
@@ -85,14 +85,14 @@ def digirl_critics(example: Example) -> Found:
             critic={"value": np.repeat(logits, steps).tolist()},
             instruction_critic={"value": np.repeat(logits, steps).tolist()},
         )[f"loss.{name}"]
-    return {"critic_loss": found["critic"], "instruction_critic_loss": found["instruction_critic"]}
+    return {"critic_loss": results["critic"], "instruction_critic_loss": results["instruction_critic"]}
 
 
 @EXAMPLES.by("instructions of trajectories of one and of three steps")
 def digirl_instructions(example: Example) -> Found:
     logits = np.log(example.values["V"] / (1 - example.values["V"]))
     step_logits = [logits[0], *[logits[1]] * 3]
-    found = computed(
+    result = computed(
         ONE_PASS,
         ["loss.instruction_critic"],
         members=[
@@ -103,14 +103,14 @@ def digirl_instructions(example: Example) -> Found:
         instruction_critic={"value": step_logits},
         critic={"value": step_logits},
     )
-    return {"loss": found["loss.instruction_critic"]}
+    return {"loss": result["loss.instruction_critic"]}
 
 
 @EXAMPLES.by("an action of several tokens")
 def digirl_tokens(example: Example) -> Found:
     """Use the paper's filter: the mean is over kept rows, so the loss over two rows is half of it."""
     logprobs = example.values["tokens"].tolist()
-    found = computed(
+    result = computed(
         ONE_PASS,
         ["loss.policy"],
         members=[
@@ -122,13 +122,13 @@ def digirl_tokens(example: Example) -> Found:
         critic={"value": [0.0] * 4},
         instruction_critic={"value": [0.0] * 4},
     )
-    return {"loss_over_two_rows": found["loss.policy"] / 2}
+    return {"loss_over_two_rows": result["loss.policy"] / 2}
 
 
 @EXAMPLES.by("kept actions of two tokens and of one")
 def digirl_actions(example: Example) -> Found:
     logprobs = np.concatenate([example.values["first"], example.values["second"]])
-    found = computed(
+    result = computed(
         ONE_PASS,
         ["loss.policy", "gradient.logprob"],
         members=[{"path": "1 | 3 4 ~ 9 9 | 5", "reward": 1, "steps": [{"reward": 0}, {"reward": 1}]}],
@@ -137,7 +137,7 @@ def digirl_actions(example: Example) -> Found:
         critic={"value": [0.0] * 3},
         instruction_critic={"value": [0.0] * 3},
     )
-    return {"loss": found["loss.policy"], "gradient": found["gradient.logprob"]}
+    return {"loss": result["loss.policy"], "gradient": result["gradient.logprob"]}
 
 
 def test_a_batch_is_twenty_steps_of_the_actor_and_five_of_each_critic() -> None:

@@ -47,8 +47,8 @@ def loss(example: Example, new: str, old: str, losses: Recipe = LOSSES) -> Value
 
 @EXAMPLES.by("difficulty of a reference question with a failed rollout")
 def difficulty(example: Example) -> Found:
-    found = rate(example.values["r"].tolist())
-    return {"difficulty": 1 - found, "label_of_the_code": found}
+    result = rate(example.values["r"].tolist())
+    return {"difficulty": 1 - result, "label_of_the_code": result}
 
 
 @EXAMPLES.by("one rollout of four has no score (convention)")
@@ -87,14 +87,14 @@ def uneven(example: Example) -> Found:
     counts = example.values["n"].astype(int)
     members = answers(counts.tolist(), example.values["A"].tolist())
     columns = {"token": {"proximal_logprob": [-1.0] * int(counts.sum())}}
-    found, code = (
+    paper, code = (
         computed(losses, ["loss", "gradient.logprob"], members=members, columns=columns)
         for losses in (LOSSES, CODE_LOSSES)
     )
     return {
-        "loss": found["loss"],
+        "loss": paper["loss"],
         "loss_of_the_code": code["loss"],
-        "gradient_of_a_token": found["gradient.logprob"][[0, -1]],
+        "gradient_of_a_token": paper["gradient.logprob"][[0, -1]],
     }
 
 

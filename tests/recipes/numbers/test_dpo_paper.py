@@ -60,8 +60,8 @@ def two_pairs(example: Example) -> Found:
         new, reference = np.full(count, given[name][place]), np.full(count, given[f"ref_{name}"][place])
         return new / count, reference / count
 
-    found = preferred([(spread("w", place), spread("l", place)) for place in range(2)])
-    return {"loss": found["loss"], "gradient_wrt_logp_chosen": found["gradient.logprob"][[0, 18]]}
+    result = preferred([(spread("w", place), spread("l", place)) for place in range(2)])
+    return {"loss": result["loss"], "gradient_wrt_logp_chosen": result["gradient.logprob"][[0, 18]]}
 
 
 @EXAMPLES.by("sums and not means")
@@ -75,8 +75,8 @@ def sums(example: Example) -> Found:
 
 @EXAMPLES.by("at the start the policy is the reference")
 def start(example: Example) -> Found:
-    found = margin(float(example.values["h"]))
-    return {"loss": found["loss"], "gradient_wrt_logp_chosen": found["gradient.logprob"][:1]}
+    result = margin(float(example.values["h"]))
+    return {"loss": result["loss"], "gradient_wrt_logp_chosen": result["gradient.logprob"][:1]}
 
 
 @EXAMPLES.by("answers of equal scores are no pair")
@@ -92,8 +92,8 @@ def equal(example: Example) -> Found:
         {"path": "1 | 3", "group": "unscored"},
     ]
     pairs = [((first, at), (at, at)), ((second, at), (at, at)), ((second, at), (second, at)), ((at, at), (at, at))]
-    found = preferred(pairs, members)
-    return {"loss": found["loss"], "gradient_wrt_logp_chosen": found["gradient.logprob"][[0, 2]]}
+    result = preferred(pairs, members)
+    return {"loss": result["loss"], "gradient_wrt_logp_chosen": result["gradient.logprob"][[0, 2]]}
 
 
 @EXAMPLES.by("label smoothing and IPO")

@@ -67,7 +67,11 @@ def weights(example: Example) -> Found:
 
     def token_weights(recipe: Recipe) -> Value:
         members = [
-            {"path": path_of(given["m"]), "reward": float(given["A"]), "logprobs": np.log(given["mu"][own_tokens]).tolist()}
+            {
+                "path": path_of(given["m"]),
+                "reward": float(given["A"]),
+                "logprobs": np.log(given["mu"][own_tokens]).tolist(),
+            }
         ]
         policy = {"logprob": np.log(given["new"][own_tokens]).tolist()}
         gradient = computed(recipe, ["loss", "gradient.logprob"], members=members, policy=policy)["gradient.logprob"]

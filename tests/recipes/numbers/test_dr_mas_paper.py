@@ -27,8 +27,8 @@ def of_agents(recipe: Recipe, *calls: list[int], rewards: Value) -> list[Value]:
         for agent, of_rollouts in enumerate(calls)
         for count, reward in zip(of_rollouts, rewards, strict=True)
     ]
-    found = computed(recipe, ["step.advantage"], members=members)["step.advantage"]
-    return np.split(found, np.cumsum([sum(of_rollouts) for of_rollouts in calls])[:-1])
+    step_advantages = computed(recipe, ["step.advantage"], members=members)["step.advantage"]
+    return np.split(step_advantages, np.cumsum([sum(of_rollouts) for of_rollouts in calls])[:-1])
 
 
 @EXAMPLES.by("three rollouts, a solver and a verifier called unevenly")
@@ -69,7 +69,7 @@ def policy_objective(example: Example) -> Found:
 def tasks(example: Example) -> Found:
     """Tokens of a tool lie between the turns of the second agent."""
     moved = example.values["d"]
-    found = computed(
+    result = computed(
         recipes.DR_MAS.replace(minibatches=1),
         ["loss", "gradient.logprob", "step.advantage"],
         members=[
@@ -84,9 +84,9 @@ def tasks(example: Example) -> Found:
         policy={"logprob": (moved - 1.0).tolist()},
     )
     return {
-        "advantage": found["step.advantage"][:7],
-        "loss": found["loss"],
-        "gradient": found["gradient.logprob"],
+        "advantage": result["step.advantage"][:7],
+        "loss": result["loss"],
+        "gradient": result["gradient.logprob"],
     }
 
 

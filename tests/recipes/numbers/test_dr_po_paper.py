@@ -39,7 +39,7 @@ def one_denominator(example: Example) -> Found:
 @EXAMPLES.by("KL reward, GAE and value loss over all tokens")
 def credit(example: Example) -> Found:
     values = example.values
-    found = computed(
+    result = computed(
         recipes.DR_PO.replace(epochs=1),
         ["token.advantage", "token.return", "loss.critic"],
         members=[{**answers([3], [float(values["score"])])[0], "logprobs": values["logp"].tolist()}],
@@ -47,9 +47,9 @@ def credit(example: Example) -> Found:
         critic={"value": values["V_new"].tolist()},
     )
     return {
-        "advantage_before_whitening": found["token.advantage"],
-        "value_target": found["token.return"],
-        "value_loss": found["loss.critic"],
+        "advantage_before_whitening": result["token.advantage"],
+        "value_target": result["token.return"],
+        "value_loss": result["loss.critic"],
     }
 
 
@@ -63,14 +63,14 @@ def later_step(example: Example) -> Found:
     assert [(each.epochs, each.minibatches) for each in recipes.DR_PO.losses()] == [(4, 1)] * 2, "table 5"
     members = answers([1] * 3, example.values["A"].tolist())
     policies = {step: {"logprob": example.values[step].tolist()} for step in ("first", "second")}
-    found = {
+    results = {
         step: computed(WEIGHTED, ["loss", "gradient.logprob"], members=members, policy=policy)
         for step, policy in policies.items()
     }
     return {
-        "first_loss": found["first"]["loss"],
-        "second_loss": found["second"]["loss"],
-        "second_has_gradient": found["second"]["gradient.logprob"] != 0,
+        "first_loss": results["first"]["loss"],
+        "second_loss": results["second"]["loss"],
+        "second_has_gradient": results["second"]["gradient.logprob"] != 0,
     }
 
 

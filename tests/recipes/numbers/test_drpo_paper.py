@@ -36,7 +36,9 @@ def answer(right: bool | None, *logprobs: float, length: int = 1, group: str = "
     return {**member, "success": right}
 
 
-def loss_and_gradients(recipe: Recipe, members: Sequence[dict[str, Any]], new: Value | None = None) -> tuple[Value, list[Value]]:
+def loss_and_gradients(
+    recipe: Recipe, members: Sequence[dict[str, Any]], new: Value | None = None
+) -> tuple[Value, list[Value]]:
     """Return the loss, and its gradient by the mean log-prob of each rollout, at old or new log-probs."""
     logprobs = [value for member in members for value in member["logprobs"]]
     policy = {"logprob": logprobs if new is None else new.tolist()}

@@ -24,24 +24,24 @@ BY_CHI_SQUARED = recipes.DUAL_RL.replace(
 def fitted(recipe: Recipe, targets: Value, values: Value) -> tuple[Value, Value]:
     """Return loss and gradient of the critic, of one-step draws with these targets and values."""
     members = [{"path": "1 | 3", "reward": 0, "steps": [{"reward": float(target)}]} for target in targets]
-    found = computed(
+    result = computed(
         recipe,
         ["loss.critic", "gradient.critic.value"],
         members=members,
         columns={"step": {"value": [0.0] * len(targets)}},
         critic={"value": values.tolist()},
     )
-    return found["loss.critic"], found["gradient.critic.value"]
+    return result["loss.critic"], result["gradient.critic.value"]
 
 
 @EXAMPLES.by("value losses of four transitions")
 def losses(example: Example) -> Found:
-    found: Found = {}
+    results: Found = {}
     nothing = np.zeros(len(example.values["d"]))
     for name, recipe in (("chi_square", BY_CHI_SQUARED), ("total_variation", recipes.DUAL_RL)):
-        found[f"loss_{name}"] = fitted(recipe, example.values["d"], nothing)[0]
-        found[name] = np.concatenate([fitted(recipe, np.array([d]), nothing[:1])[0] for d in example.values["d"]])
-    return found
+        results[f"loss_{name}"] = fitted(recipe, example.values["d"], nothing)[0]
+        results[name] = np.concatenate([fitted(recipe, np.array([d]), nothing[:1])[0] for d in example.values["d"]])
+    return results
 
 
 @EXAMPLES.by("gradient of V")
@@ -59,14 +59,14 @@ def targets(example: Example) -> Found:
     steps = [{"reward": reward} for reward in given["r"].tolist()]
     member: dict[str, Any] = {"path": "1 | 3 ~ 9 | 3 ~ 9 | 3", "reward": 0, "success": False, "steps": steps}
     values = [0.5, *given["V_next"][:-1].tolist()]
-    found = computed(recipes.DUAL_RL, ["step.return"], members=[member], columns={"step": {"value": values}})
-    return {"target": found["step.return"]}
+    result = computed(recipes.DUAL_RL, ["step.return"], members=[member], columns={"step": {"value": values}})
+    return {"target": result["step.return"]}
 
 
 @EXAMPLES.by("actor weights of a fixed data set")
 def actor(example: Example) -> Found:
     given = example.values
-    found = computed(
+    result = computed(
         recipes.DUAL_RL,
         ["step.imitation", "loss.policy"],
         members=[{"path": "1 | 3", "reward": 0, "steps": [{"reward": each}]} for each in given["A"].tolist()],
@@ -74,17 +74,17 @@ def actor(example: Example) -> Found:
         policy={"logprob": given["logp"].tolist()},
         critic={"value": [0.0] * len(given["A"])},
     )
-    return {"weight": found["step.imitation"], "loss": found["loss.policy"]}
+    return {"weight": result["step.imitation"], "loss": result["loss.policy"]}
 
 
 @EXAMPLES.by("two value steps on one state")
 def two_steps(example: Example) -> Found:
-    found, value = [], float(example.values["V"])
+    results, value = [], float(example.values["V"])
     for _ in range(2):
         actions = example.values["Q"]
         value -= 0.5 * fitted(recipes.DUAL_RL, actions, np.full(len(actions), value))[1].sum()
-        found.append(value)
-    return {"first": np.array(found[0]), "second": np.array(found[1])}
+        results.append(value)
+    return {"first": np.array(results[0]), "second": np.array(results[1])}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -27,8 +27,8 @@ def group(given: Mapping[str, Value]) -> tuple[Value, Value]:
         {"path": "1 | 4", "reward": reward, "success": bool(right), "facts": {"refined": 1}}
         for reward, right in zip(refined, np.ravel(given["right"]), strict=True)
     ]
-    found = computed(RECIPE, ["draw.advantage"], members=members)["draw.advantage"]
-    one, other = np.split(found, [len(plain)])
+    draw_advantages = computed(RECIPE, ["draw.advantage"], members=members)["draw.advantage"]
+    one, other = np.split(draw_advantages, [len(plain)])
     return one, other
 
 
@@ -119,8 +119,8 @@ def unscored(example: Example) -> Found:
 def second_step(example: Example) -> Found:
     given = example.values
     old = np.full(len(given["A"]), -1.0)
-    found = single_tokens(given_advantages(RECIPE), old, old + np.log(given["second"]), given["A"])
-    return {"objective": -found["loss"], "has_gradient": found["gradient.logprob"] != 0}
+    result = single_tokens(given_advantages(RECIPE), old, old + np.log(given["second"]), given["A"])
+    return {"objective": -result["loss"], "has_gradient": result["gradient.logprob"] != 0}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -29,8 +29,8 @@ def weighted(recipe: Any = recipes.DYNA_WEB) -> Any:
 def tokens(example: Example) -> Found:
     assert example.values["mask"].tolist() == [1, 1, 0, 0, 0, 1, 1]
     member = {"path": "1 | 3 3 ~ 9 9 9 | 4 4", "reward": 1.0, "facts": {"demonstrated": 0}}
-    found = computed(weighted(), ["loss", "gradient.logprob"], members=[member])
-    return {"loss": found["loss"], "token_weight": -found["gradient.logprob"][:1]}
+    result = computed(weighted(), ["loss", "gradient.logprob"], members=[member])
+    return {"loss": result["loss"], "token_weight": -result["gradient.logprob"][:1]}
 
 
 @EXAMPLES.by("a sum of losses, each over its own rows (reading, not stated)")
@@ -55,9 +55,9 @@ def sequence_ratio(example: Example) -> Found:
         *answers([1, 1], example.values["rewards"][1:].tolist()),
     ]
     policy = {"logprob": [*new, -1.0, -1.0]}
-    found = computed(recipe, ["draw.advantage", "loss"], members=members, policy=policy)
-    advantages = found["draw.advantage"]
-    return {"advantage": advantages[:1], "term": -3 * found["loss"] - np.sum(advantages[1:])}
+    result = computed(recipe, ["draw.advantage", "loss"], members=members, policy=policy)
+    advantages = result["draw.advantage"]
+    return {"advantage": advantages[:1], "term": -3 * result["loss"] - np.sum(advantages[1:])}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

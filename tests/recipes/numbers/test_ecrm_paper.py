@@ -26,9 +26,9 @@ def credit(*groups: Sequence[float]) -> tuple[list[Value], list[Value]]:
     for member in members:
         if np.isnan(member["reward"]):
             del member["reward"]
-    found = computed(recipes.ECRM, ["draw.score", "draw.advantage"], members=members)
+    result = computed(recipes.ECRM, ["draw.score", "draw.advantage"], members=members)
     bounds = np.cumsum([len(rewards) for rewards in groups])[:-1]
-    scores, advantages = (np.split(found[f"draw.{name}"], bounds) for name in ("score", "advantage"))
+    scores, advantages = (np.split(result[f"draw.{name}"], bounds) for name in ("score", "advantage"))
     return scores, advantages
 
 
@@ -73,13 +73,13 @@ def sampled(example: Example) -> Found:
         {"path": "1 " + " ~ 9 ".join(["| 3"] * size), "reward": float(reward), "logprobs": [-1.0] * size}
         for size, reward in zip(sizes.tolist(), given["A"].tolist(), strict=True)
     ]
-    found = computed(
+    result = computed(
         given_advantages(recipes.ECRM),
         ["loss", "gradient.logprob"],
         members=members,
         policy={"logprob": np.repeat(given["new"], sizes).tolist()},
     )
-    return {"loss": found["loss"], "slope": found["gradient.logprob"][np.cumsum(sizes) - 1]}
+    return {"loss": result["loss"], "slope": result["gradient.logprob"][np.cumsum(sizes) - 1]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -43,15 +43,15 @@ def group(recipe: Recipe, rewards: Sequence[float], entropies: Value) -> Value:
 
 @EXAMPLES.by("trajectory-wise weights of groups of four and of three")
 def by_trajectory(example: Example) -> Found:
-    given, found = example.values, {}
+    given, results = example.values, {}
     recipe = recipes.EGSW.replace(advantage=(BEFORE, of(example)))
     rescaled = recipes.EGSW.replace(advantage=(BEFORE, replace(of(example), rescale_mean_one=True)))
     for end, rewards, entropies in (("", given["R"], given["H"]), ("_second", given["S"], given["G"])):
         coefficient = group(recipe, rewards.tolist(), entropies)
-        found[f"coefficient{end}"] = coefficient
-        found[f"weight{end}"] = coefficient / advantages(recipes.EGSW.replace(advantage=BEFORE), rewards)[0]
-    found["coefficient_if_weights_had_mean_1"] = group(rescaled, given["R"].tolist(), given["H"])
-    return found
+        results[f"coefficient{end}"] = coefficient
+        results[f"weight{end}"] = coefficient / advantages(recipes.EGSW.replace(advantage=BEFORE), rewards)[0]
+    results["coefficient_if_weights_had_mean_1"] = group(rescaled, given["R"].tolist(), given["H"])
+    return results
 
 
 @EXAMPLES.by("step-wise weights, responses of two and one steps")
@@ -64,8 +64,8 @@ def by_step(example: Example) -> Found:
         draw_advantage=given["A"],
         token_entropy=[first, given["H_second_of_first"], second],
     )
-    found = replace(of(example), level="token")(batch).column("advantage", "token")
-    return {"coefficient_by_token": found, "weight_first_step": found[[0, 2]] / given["A"]}
+    token_advantages = replace(of(example), level="token")(batch).column("advantage", "token")
+    return {"coefficient_by_token": token_advantages, "weight_first_step": token_advantages[[0, 2]] / given["A"]}
 
 
 @EXAMPLES.by("a small P lets one response dominate")
@@ -84,9 +84,9 @@ def alone(example: Example) -> Found:
 @EXAMPLES.by("one response of four has no score (convention)")
 def unscored(example: Example) -> Found:
     recipe = recipes.EGSW.replace(advantage=(BEFORE, of(example)))
-    found = group(recipe, [*example.values["R"].tolist(), np.nan], np.append(example.values["H"], 9.0))
-    assert found[3] == 0.0
-    return {"coefficient": np.append(found[:3], np.nan)}
+    result = group(recipe, [*example.values["R"].tolist(), np.nan], np.append(example.values["H"], 9.0))
+    assert result[3] == 0.0
+    return {"coefficient": np.append(result[:3], np.nan)}
 
 
 @EXAMPLES.by("weights stay over two optimizer steps")

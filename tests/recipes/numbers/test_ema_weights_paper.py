@@ -29,8 +29,8 @@ def averages(beta: Value, thetas: Value, start: Value) -> Value:
 def swing(example: Example) -> Found:
     """The first iterate is the average, so its weight is arbitrary."""
     given = example.values
-    found = averages(given["beta"], given["theta"], given["avg"])
-    return {"average": found[-1:], "common_tracker_after_one_step": found[1:2]}
+    average_path = averages(given["beta"], given["theta"], given["avg"])
+    return {"average": average_path[-1:], "common_tracker_after_one_step": average_path[1:2]}
 
 
 @EXAMPLES.by("schedules at the first step and later")

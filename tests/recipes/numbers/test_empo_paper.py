@@ -37,8 +37,8 @@ def shares(answers_: str, recipe: Recipe = recipes.EMPO) -> Found:
 @EXAMPLES.by("seven answers")
 def seven(example: Example) -> Found:
     del example
-    found = shares("a a b a c b a")
-    return {"reward": found["draw.score"], "entropy": found["draw.semantic_entropy"][0]}
+    result = shares("a a b a c b a")
+    return {"reward": result["draw.score"], "entropy": result["draw.semantic_entropy"][0]}
 
 
 @EXAMPLES.by("their advantages")
@@ -53,10 +53,10 @@ def advantage(example: Example) -> Found:
 @EXAMPLES.by("all differ")
 def differ(example: Example) -> Found:
     del example
-    found = shares("a b c")
+    result = shares("a b c")
     return {
-        "reward": found["draw.score"],
-        "entropy": found["draw.semantic_entropy"][0],
+        "reward": result["draw.score"],
+        "entropy": result["draw.semantic_entropy"][0],
         "reward_code": shares("a b c", OF_THE_CODE)["draw.score"],
     }
 
@@ -85,8 +85,8 @@ def later(example: Example) -> Found:
     losses = given_advantages(recipes.EMPO)
     logprobs = (example.values["d"] - 1.0).tolist()
     members = [{**each, "logprobs": [-1.0] * count} for each, count in zip(given, [2, 2, 1], strict=True)]
-    found = computed(losses, ["loss", "gradient.logprob"], members=members, policy={"logprob": logprobs})
-    return {"loss": found["loss"][0], "gradient": found["gradient.logprob"]}
+    result = computed(losses, ["loss", "gradient.logprob"], members=members, policy={"logprob": logprobs})
+    return {"loss": result["loss"][0], "gradient": result["gradient.logprob"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -23,8 +23,8 @@ assert isinstance(PROGRAM, DesignedEnvironments)
 
 
 def feedback(example: Example, *skills: str) -> Found:
-    found = np.array([PROGRAM.feedback(np.atleast_1d(example.values[skill]).tolist()) for skill in skills])
-    return {"percent_before_rounding": found[:, 0], "error_before_rounding": found[:, 1]}
+    feedbacks = np.array([PROGRAM.feedback(np.atleast_1d(example.values[skill]).tolist()) for skill in skills])
+    return {"percent_before_rounding": feedbacks[:, 0], "error_before_rounding": feedbacks[:, 1]}
 
 
 @EXAMPLES.by("feedback of three evaluations")

@@ -23,14 +23,14 @@ def loss_of(kind: str, entropies: Value, history: float, advantage: float, early
     band = replace(recipes.EPO.loss.entropy, low=0.5, high=1.5, kind=kind, early=early)
     recipe = given_advantages(recipes.EPO, entropy=band)
     count = len(entropies)
-    found = computed(
+    result = computed(
         recipe,
         ["loss", "gradient.entropy"],
         members=answers([count], [advantage]),
         columns={"token": {"entropy_history": [history] * count}},
         policy={"entropy": entropies.tolist()},
     )
-    return {"loss": found["loss"], "gradient": found["gradient.entropy"]}
+    return {"loss": result["loss"], "gradient": result["gradient.entropy"]}
 
 
 @EXAMPLES.by("penalties of four tokens at history 1.0")
@@ -55,26 +55,26 @@ def weights(example: Example) -> Found:
 @EXAMPLES.by("the history of three iterations")
 def history(example: Example) -> Found:
     component, given = recipes.EPO.weight, example.values
-    state, found = component.initial_state(), []
+    state, results = component.initial_state(), []
     for path, entropies in (("1 | 3*2 ~ 9 | 4", given["H0"]), ("1 | 3", given["H1"]), ("1 | 3", given["H1"])):
         batch = rollouts([{"path": path, "reward": 1, "entropies": entropies.tolist()}], 0)
-        found += np.unique(component.add_columns(state, batch).column("entropy_history", "token")).tolist()
+        results += np.unique(component.add_columns(state, batch).column("entropy_history", "token")).tolist()
         state = component.next(state, IterationRecord.of(batch, {}))
-    return {"reference": np.array(found)}
+    return {"reference": np.array(results)}
 
 
 @EXAMPLES.by("the penalty has no gradient")
 def gradient(example: Example) -> Found:
     del example
     band = replace(recipes.EPO.loss.entropy, low=0.5, high=1.5, kind="indicator", early=0.0)
-    found = computed(
+    entropy_gradient = computed(
         given_advantages(recipes.EPO, entropy=band),
         ["gradient.entropy"],
         members=answers([1], [0]),
         columns={"token": {"entropy_history": [1.0]}},
         policy={"entropy": [2.0]},
     )["gradient.entropy"]
-    return {"gradient": found + band.coefficient}
+    return {"gradient": entropy_gradient + band.coefficient}
 
 
 @EXAMPLES.by("observations have no entropy in the mean")

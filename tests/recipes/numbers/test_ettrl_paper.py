@@ -37,9 +37,9 @@ def reshaped(rewards: Value, entropies: Value, weight: Any = RECIPE.weight) -> t
     """Return advantages before and after reshaping, and the factors; an unscored draw has none (nan)."""
     given = members(np.ravel(rewards).tolist(), entropies.tolist())
     names = ["draw.score", "draw.advantage", "draw.weight"]
-    found = computed(PAID.replace(weight=weight), names, members=given)
-    before = np.where(np.isnan(found["draw.score"]), np.nan, found["draw.advantage"])
-    return before, before * found["draw.weight"], found["draw.weight"]
+    result = computed(PAID.replace(weight=weight), names, members=given)
+    before = np.where(np.isnan(result["draw.score"]), np.nan, result["draw.advantage"])
+    return before, before * result["draw.weight"], result["draw.weight"]
 
 
 @EXAMPLES.by("votes with a tie and an unreadable answer")
@@ -125,9 +125,9 @@ def later_step(example: Example) -> Found:
     losses, names = [], ["draw.advantage", "draw.weight", "loss"]
     for step in ("old", "second"):
         policy = {"logprob": given[step].tolist()}
-        found = computed(recipe, names, members=members(given["A"].tolist(), entropies.tolist()), policy=policy)
-        losses.append(found["loss"])
-    reshaped_by = found["draw.advantage"] * found["draw.weight"]
+        result = computed(recipe, names, members=members(given["A"].tolist(), entropies.tolist()), policy=policy)
+        losses.append(result["loss"])
+    reshaped_by = result["draw.advantage"] * result["draw.weight"]
     return {"adv_res": reshaped_by, "first_loss": losses[0], "second_loss": losses[1]}
 
 

@@ -37,7 +37,7 @@ def matched(
         members = [{**member, "logprobs": [logprob]} for member, logprob in zip(members, old, strict=True)]
     lengths = [len(tokens) for away, _ in groups for tokens in away]
     away = np.concatenate([np.ravel(tokens) for away, _ in groups for tokens in away])
-    found = computed(
+    result = computed(
         recipes.EXO.replace(loss=replace(recipes.EXO.loss, **options)),
         ["loss", "gradient.logprob"],
         members=members,
@@ -45,7 +45,7 @@ def matched(
         policy={"logprob": [-4.0] * len(away)},
     )
     firsts = np.cumsum([0, *lengths[:-1]])
-    return {"loss": found["loss"], "gradient": found["gradient.logprob"][firsts]}
+    return {"loss": result["loss"], "gradient": result["gradient.logprob"][firsts]}
 
 
 def distributions(
@@ -65,13 +65,13 @@ def three(example: Example) -> Found:
     given = example.values
     away, rewards = [given["d1"], given["d2"], given["d3"]], given["r"]
     policy, target = distributions(away, rewards)
-    found = matched((away, rewards))
+    result = matched((away, rewards))
     return {
         "policy": policy,
         "target": target,
-        "loss": found["loss"],
+        "loss": result["loss"],
         "loss_of_dpo_rw": matched((away, rewards), direction="forward")["loss"],
-        "slope_in_log_probability": found["gradient"],
+        "slope_in_log_probability": result["gradient"],
     }
 
 
@@ -111,8 +111,8 @@ def sampled(example: Example) -> Found:
 
 @EXAMPLES.by("two optimizer steps")
 def steps(example: Example) -> Found:
-    found = [matched((example.values[name][:, None], example.values["r"]))["loss"] for name in ("first", "second")]
-    return {"loss_1": found[0], "loss_2": found[1]}
+    results = [matched((example.values[name][:, None], example.values["r"]))["loss"] for name in ("first", "second")]
+    return {"loss_1": results[0], "loss_2": results[1]}
 
 
 @EXAMPLES.by("one response of three has no reward (convention)")

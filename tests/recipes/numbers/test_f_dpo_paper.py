@@ -36,24 +36,24 @@ def divergences(example: Example) -> Found:
     assert F_DPO.loss.beta == given["beta"]
     first = ((given["w"] - given["w_ref"]).tolist(), (given["l"] - given["l_ref"]).tolist())
     second = ([float(given["x_w2"])], [float(given["x_l2"])])
-    found = {
+    results = {
         f"loss_{name}": pairs(losses(divergence=kind), [first, second])["loss"] for name, kind in DIVERGENCES.items()
     }
     for name, kind in DIVERGENCES.items():
         sums = [[float(np.sum(answer)) for answer in pair] for pair in (first, second)]
-        found[f"margin_{name}"] = np.concatenate([margin(*each, divergence=kind) for each in sums])
-    return {**found, "loss_alpha": pairs(losses(), [first, second])["loss"]}
+        results[f"margin_{name}"] = np.concatenate([margin(*each, divergence=kind) for each in sums])
+    return {**results, "loss_alpha": pairs(losses(), [first, second])["loss"]}
 
 
 @EXAMPLES.by("coefficients of grad log pi")
 def coefficients(example: Example) -> Found:
     xw, xl = float(example.values["xw"]), float(example.values["xl"])
-    found = {}
+    results = {}
     for name in ("forward", "js", "alpha"):
         gradient = pairs(losses(divergence=DIVERGENCES[name]), [([xw + 1.0, -1.0], [xl])])["gradient.logprob"]
         assert gradient[0] == pytest.approx(gradient[1])
-        found[f"{name}_chosen_and_rejected"] = gradient[1:]
-    return found
+        results[f"{name}_chosen_and_rejected"] = gradient[1:]
+    return results
 
 
 @EXAMPLES.by("limits of alpha")
@@ -75,9 +75,9 @@ def steps(example: Example) -> Found:
 @EXAMPLES.by("a pair without preference (convention)")
 def unlabelled(example: Example) -> Found:
     x = float(example.values["margin"][0]) / F_DPO.loss.beta
-    found = pairs(losses(divergence="reverse_kl"), [([x], [0.0]), ([0.4], [0.1])], scored=1)
-    assert not found["gradient.logprob"][2:].any()
-    return {"loss": found["loss"]}
+    result = pairs(losses(divergence="reverse_kl"), [([x], [0.0]), ([0.4], [0.1])], scored=1)
+    assert not result["gradient.logprob"][2:].any()
+    return {"loss": result["loss"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

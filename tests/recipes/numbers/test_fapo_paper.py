@@ -23,9 +23,9 @@ def judged(example: Example) -> Found:
         {"path": "1 | 3", "reward": 0, "success": KINDS[each][0], "facts": {"flawed": KINDS[each][1]}}
         for each in rewards.tolist()
     ]
-    found = computed(recipes.FAPO, ["draw.score", "draw.advantage"], members=members)
-    np.testing.assert_allclose(found["draw.score"], rewards)
-    return {"advantage": found["draw.advantage"]}
+    result = computed(recipes.FAPO, ["draw.score", "draw.advantage"], members=members)
+    np.testing.assert_allclose(result["draw.score"], rewards)
+    return {"advantage": result["draw.advantage"]}
 
 
 @EXAMPLES.by("early: few right")

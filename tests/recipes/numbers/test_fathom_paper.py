@@ -31,15 +31,17 @@ def first_stage(example: Example) -> Found:
         )
     ]
     recipe = PAID.replace(reward=(OutcomeScore(), CombineReward(column="reward.format", coefficient=0.1)))
-    found = computed(recipe, ["draw.score", "draw.advantage"], members=members)
-    return {"reward": found["draw.score"], "advantage": found["draw.advantage"]}
+    result = computed(recipe, ["draw.score", "draw.advantage"], members=members)
+    return {"reward": result["draw.score"], "advantage": result["draw.advantage"]}
 
 
 @EXAMPLES.by("one rollout of four has no score (convention)")
 def unscored(example: Example) -> Found:
     members = answers([1] * 4, [*example.values["R"].tolist(), float("nan")])
-    found = computed(PAID, ["draw.advantage"], members=members)["draw.advantage"]
-    return {"advantage": [*found[:3], float("nan") if found[3] == 0 else found[3]]}  # 0: no loss is computed
+    advantages = computed(PAID, ["draw.advantage"], members=members)["draw.advantage"]
+    return {
+        "advantage": [*advantages[:3], float("nan") if advantages[3] == 0 else advantages[3]]
+    }  # 0: no loss is computed
 
 
 @EXAMPLES.by("rewards of stage 2")
@@ -72,8 +74,10 @@ def scaled(example: Example) -> Found:
         for group, rewards in (("a", example.values["A"]), ("b", [1, 0]), ("c", [0, 0]), ("d", [1, 1]))
         for answer in answers([1] * len(rewards), [float(reward) for reward in rewards])
     ]
-    found = computed(WEIGHTED.replace(weight=recipes.FATHOM.weight), ["draw.advantage", "draw.weight"], members=members)
-    return {"advantage": (found["draw.advantage"] * found["draw.weight"])[:4]}
+    result = computed(
+        WEIGHTED.replace(weight=recipes.FATHOM.weight), ["draw.advantage", "draw.weight"], members=members
+    )
+    return {"advantage": (result["draw.advantage"] * result["draw.weight"])[:4]}
 
 
 @EXAMPLES.by("an all-failed group takes its stored success")
@@ -83,8 +87,8 @@ def replaced(example: Example) -> Found:
     assert not inject.when.best_at_most < max(rewards)
     assert float(example.values["stored"]) > inject.memory.where.above
     rewards[1] = float(example.values["stored"])
-    found = computed(PAID, ["draw.score", "draw.advantage"], members=answers([1] * 3, rewards))
-    return {"rewards": found["draw.score"], "advantage": found["draw.advantage"]}
+    result = computed(PAID, ["draw.score", "draw.advantage"], members=answers([1] * 3, rewards))
+    return {"rewards": result["draw.score"], "advantage": result["draw.advantage"]}
 
 
 @EXAMPLES.by("pruning")
@@ -103,9 +107,9 @@ def own_tokens(example: Example) -> Found:
         {"path": "1 | 3*6", "reward": reward, "trainable": example.values[mask].astype(int).tolist()}
         for reward, mask in zip(example.values["A"].tolist(), ("mask_a", "mask_b"), strict=True)
     ]
-    found = computed(WEIGHTED, ["loss", "gradient.logprob"], members=members)
-    weights = -found["gradient.logprob"][[0, 6]] / example.values["A"]
-    return {"loss": found["loss"], "token_weight_a": weights[0], "token_weight_b": weights[1]}
+    result = computed(WEIGHTED, ["loss", "gradient.logprob"], members=members)
+    weights = -result["gradient.logprob"][[0, 6]] / example.values["A"]
+    return {"loss": result["loss"], "token_weight_a": weights[0], "token_weight_b": weights[1]}
 
 
 def clipped(advantages: Value, log_probs: Value) -> Any:

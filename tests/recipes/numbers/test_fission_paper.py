@@ -64,8 +64,8 @@ def recovered(first: Sequence[float], second: Sequence[float]) -> Run:
 @EXAMPLES.by("a group of which all fail gives nothing, its fission group does")
 def both_groups(example: Example) -> Found:
     first, second = (example.values[name].tolist() for name in ("first", "fission"))
-    found = FISSION.credit(recovered(first, second).batch).column("advantage", "draw")
-    return {"first": found[: len(first)], "fission": found[len(first) :]}
+    draw_advantages = FISSION.credit(recovered(first, second).batch).column("advantage", "draw")
+    return {"first": draw_advantages[: len(first)], "fission": draw_advantages[len(first) :]}
 
 
 @EXAMPLES.by("one recovery per context has no advantage")

@@ -39,10 +39,10 @@ STATES = 10
 
 def multiplier() -> Controller:
     """Return the coefficient of the policy's loss, from which that of the fix-up is derived."""
-    found = [each for place, each in RECIPE.controllers.items() if place.startswith("loss")]
-    assert found[0] == found[1]
-    assert found[0].every == "step"
-    return found[0]
+    results = [each for place, each in RECIPE.controllers.items() if place.startswith("loss")]
+    assert results[0] == results[1]
+    assert results[0].every == "step"
+    return results[0]
 
 
 def sampled(recipe: Recipe, old: Value, new: Value, given: Value, **more: Any) -> Any:
@@ -84,7 +84,7 @@ def other_terms(example: Example) -> Found:
     given = example.values
     even = np.full((2, 2), 0.5)
     entropies = [float(given["H"])] * (2 * STATES)
-    found = computed(
+    result = computed(
         RECIPE.replace(epochs=1, minibatches=1),
         ["loss.critic"],
         members=answers([1, 1], given["R"].tolist()),
@@ -92,7 +92,7 @@ def other_terms(example: Example) -> Found:
         critic={"value": given["V"].tolist()},
     )
     return {
-        "value_term": found["loss.critic"],
+        "value_term": result["loss.critic"],
         "entropy_term": sampled(GIVEN, even, even, np.zeros(2), entropy=entropies)["loss"],
     }
 
@@ -101,8 +101,8 @@ def other_terms(example: Example) -> Found:
 def coefficient(example: Example) -> Found:
     price = multiplier()
     state = price.initial_state()
-    found = [price.value(state := price.moved(state, {"max_kl": of})) for of in example.values["max_KL"].tolist()]
-    return {"first": found[0], "second": found[1]}
+    results = [price.value(state := price.moved(state, {"max_kl": of})) for of in example.values["max_KL"].tolist()]
+    return {"first": results[0], "second": results[1]}
 
 
 @EXAMPLES.by("the coefficient never falls below zero")
@@ -160,15 +160,15 @@ def fix_up(example: Example) -> Found:
     rows = [0] * count + [1] * (STATES - count)
     members = [{**answers([1], [0.0])[0], "logprobs": [float(np.log(old[row]))]} for row in rows]
 
-    def found(beta: float) -> Any:
+    def compute(beta: float) -> Any:
         recipe = RECIPE.replace(loss=replace(stage, minibatches=1, loss=replace(stage.loss, coefficient=beta)))
         policy = {"logprob": [float(np.log(new[row])) for row in rows]}
         return computed(recipe, ["loss"], members=members, stage="fixup", policy=policy)
 
     slopes = np.array([1 - new[0], -new[0]])[rows]  # gradient of the log-probs by the logit
     return {
-        "KL": found(1.0)["loss"],
-        "gradient": found(given["beta"])["gradient.logprob"] @ slopes,
+        "KL": compute(1.0)["loss"],
+        "gradient": compute(given["beta"])["gradient.logprob"] @ slopes,
     }
 
 
@@ -180,22 +180,22 @@ def advantages(example: Example) -> Found:
 def whitened(given: Value) -> Value:
     scores = np.where(np.isnan(given), np.nan, 1.0)
     batch = small([(0, [1])] * len(given), draw_score=scores, token_advantage=np.nan_to_num(given))
-    found = np.array(column(WHITENING(batch), level="token"))
-    assert not found[np.isnan(given)].any()
-    return np.where(np.isnan(given), np.nan, found)
+    token_advantages = np.array(column(WHITENING(batch), level="token"))
+    assert not token_advantages[np.isnan(given)].any()
+    return np.where(np.isnan(given), np.nan, token_advantages)
 
 
 @EXAMPLES.by("lambda-returns of an episode of three steps")
 def lambda_returns(example: Example) -> Found:
     given = example.values
     assert isinstance(GAE, Gae)
-    found = computed(
+    result = computed(
         RECIPE.replace(advantage=GAE),
         ["token.advantage", "token.return"],
         members=[{"path": "1 | 3 ~ 9 | 4 ~ 9 | 5", "reward": float(given["r"][-1])}],
         columns={"token": {"value": given["V"].tolist()}},
     )
-    return {"advantage": found["token.advantage"], "value_target": found["token.return"]}
+    return {"advantage": result["token.advantage"], "value_target": result["token.return"]}
 
 
 @EXAMPLES.by("a state without a reward (convention)")

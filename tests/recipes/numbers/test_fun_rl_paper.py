@@ -23,16 +23,16 @@ def with_bonus(rewards: Sequence[float], entropies: Value, thought: Value) -> Va
     """Return advantages of the tokens of each rollout of a group, all of the same entropies and thoughts."""
     columns = {"entropy": np.tile(entropies, len(rewards)).tolist(), "thought": np.tile(thought, len(rewards)).tolist()}
     members = answers([len(entropies)] * len(rewards), rewards)
-    found = computed(recipes.FUN_RL, ["token.advantage"], members=members, columns={"token": columns})
-    return found["token.advantage"].reshape(len(rewards), -1)
+    result = computed(recipes.FUN_RL, ["token.advantage"], members=members, columns={"token": columns})
+    return result["token.advantage"].reshape(len(rewards), -1)
 
 
 @EXAMPLES.by("bonus on the thought of a success and of a failure")
 def bonus(example: Example) -> Found:
     """The example's advantages come from two successes and three failures; calls have entropy 3."""
     entropies = np.append(example.values["H"], [3.0, 3.0])
-    found = with_bonus([1, 0, 0, 1, 0], entropies, example.values["thought"])
-    return {"success": found[0], "failure": found[1]}
+    result = with_bonus([1, 0, 0, 1, 0], entropies, example.values["thought"])
+    return {"success": result[0], "failure": result[1]}
 
 
 @EXAMPLES.by("no difference, no bonus")

@@ -89,9 +89,9 @@ def unscored(example: Example) -> Found:
             answers([1] * 3, [0.0] * 3), example.values["acc"].tolist(), example.values["fmt"].tolist(), strict=True
         )
     ]
-    found = computed(BEFORE, ["draw.advantage"], members=[*members, {"path": "1 | 3"}])["draw.advantage"]
-    assert found[3] == 0
-    return {"before_batch": [*found[:3], np.nan]}
+    advantages = computed(BEFORE, ["draw.advantage"], members=[*members, {"path": "1 | 3"}])["draw.advantage"]
+    assert advantages[3] == 0
+    return {"before_batch": [*advantages[:3], np.nan]}
 
 
 @EXAMPLES.by("the easy reward is conditioned")
@@ -107,8 +107,8 @@ def conditioned(example: Example) -> Found:
             answers([1] * 4, example.values["easy"].tolist()), example.values["hard"].tolist(), strict=True
         )
     ]
-    found = computed(recipe, ["draw.score", "draw.advantage"], members=members)
-    return {"easy_reward": found["draw.score"], "before_batch": found["draw.advantage"]}
+    result = computed(recipe, ["draw.score", "draw.advantage"], members=members)
+    return {"easy_reward": result["draw.score"], "before_batch": result["draw.advantage"]}
 
 
 @EXAMPLES.by("two rollouts with tool tokens share one mean")
@@ -119,12 +119,12 @@ def tool_tokens(example: Example) -> Found:
         {"path": path_of(example.values[f"mask_{name}"]), "reward": reward}
         for name, reward in zip("ab", example.values["a"].tolist(), strict=True)
     ]
-    found = computed(whitened, ["draw.advantage", "loss", "gradient.logprob"], members=members)
+    result = computed(whitened, ["draw.advantage", "loss", "gradient.logprob"], members=members)
     return {
-        "advantage": found["draw.advantage"],
-        "loss": found["loss"],
-        "token_weight_a": -found["gradient.logprob"][:1] / found["draw.advantage"][:1],
-        "token_weight_b": -found["gradient.logprob"][-1:] / found["draw.advantage"][-1:],
+        "advantage": result["draw.advantage"],
+        "loss": result["loss"],
+        "token_weight_a": -result["gradient.logprob"][:1] / result["draw.advantage"][:1],
+        "token_weight_b": -result["gradient.logprob"][-1:] / result["draw.advantage"][-1:],
     }
 
 

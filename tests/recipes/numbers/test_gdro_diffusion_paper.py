@@ -29,14 +29,14 @@ def fitted(
     for member in members:
         if np.isnan(member["reward"]):
             del member["reward"]
-    found = computed(
+    result = computed(
         recipe,
         ["loss", "gradient.logprob"],
         members=members,
         columns={"token": {"reference_logprob": [-1.0] * len(rewards)}},
         policy={"logprob": (implicit / LOSS.beta - 1.0).tolist()},
     )
-    return {"loss": found["loss"], "derivative": found["gradient.logprob"] / LOSS.beta}
+    return {"loss": result["loss"], "derivative": result["gradient.logprob"] / LOSS.beta}
 
 
 @EXAMPLES.by("group of three")
@@ -59,8 +59,8 @@ def derivative(example: Example) -> Found:
     """The targets are given: their logarithms, the best first, are rewards of temperature 1."""
     given = example.values
     rewards = np.log(np.maximum(given["q"], 1e-30))
-    found = fitted(given["s"], rewards, tau=1.0)["derivative"]
-    return {"derivative": found, "sum_of_group": found.sum()}
+    result = fitted(given["s"], rewards, tau=1.0)["derivative"]
+    return {"derivative": result, "sum_of_group": result.sum()}
 
 
 @EXAMPLES.by("two items, tau near 0")
@@ -79,7 +79,7 @@ def uneven(example: Example) -> Found:
         for place, (_, rewards) in enumerate(sets)
         for reward in rewards.tolist()
     ]
-    found = computed(
+    result = computed(
         recipes.GDRO_DIFFUSION.replace(loss=replace(LOSS, temperature=1e-3)),
         ["loss"],
         members=members,
@@ -87,18 +87,18 @@ def uneven(example: Example) -> Found:
         policy={"logprob": (np.concatenate([implicit for implicit, _ in sets]) / LOSS.beta - 1.0).tolist()},
     )
     alone = [fitted(*each, tau=1e-3)["loss"] for each in sets]
-    return {"loss_a": alone[0], "loss_b": alone[1], "loss": found["loss"]}
+    return {"loss_a": alone[0], "loss_b": alone[1], "loss": result["loss"]}
 
 
 @EXAMPLES.by("an item without a reward (convention)")
 def unscored(example: Example) -> Found:
     given = example.values
-    found = fitted(
+    result = fitted(
         np.append(given["s"], 2.0), np.append(given["r"], np.nan), direction="forward", tau=float(given["tau"])
     )
-    assert found["derivative"][2] == 0.0
+    assert result["derivative"][2] == 0.0
     probability = np.exp(given["s"]) / np.exp(given["s"]).sum()
-    return {"top_1": found["loss"], "target": np.append(probability - found["derivative"][:2], np.nan)}
+    return {"top_1": result["loss"], "target": np.append(probability - result["derivative"][:2], np.nan)}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -59,13 +59,13 @@ def scores(example: Example) -> Found:
 
 @EXAMPLES.by("advantages by 16 and by the code")
 def weighed(example: Example) -> Found:
-    found = {}
+    results = {}
     component = DifficultyScaled(key="task", bins=2, smoothing=0.0)
     state = known(component, np.log(example.values["w"]) / component.coefficient)
     weights = component.add_columns(state, visited([0.0, 0.0])).column("weight", "draw")
     for name, weight in zip(("hard", "easy"), weights, strict=True):
-        found[name] = weight * example.values[f"A_{name}"]
-    return found
+        results[name] = weight * example.values[f"A_{name}"]
+    return results
 
 
 @EXAMPLES.by("a prompt's pass@k and bin")

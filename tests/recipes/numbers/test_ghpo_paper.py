@@ -48,8 +48,8 @@ def ladder(example: Example) -> Found:
 def still_wrong(example: Example) -> Found:
     lengths, dropped = rungs(170)
     assert (len(lengths), dropped) == (3, [True, True, True, False])
-    found = advantages(recipes.GHPO, example.values["acc_75"] + 0.5 * example.values["format_75"])
-    return {"advantage_of_the_last_rung": found[0]}
+    group_advantages = advantages(recipes.GHPO, example.values["acc_75"] + 0.5 * example.values["format_75"])
+    return {"advantage_of_the_last_rung": group_advantages[0]}
 
 
 @EXAMPLES.by("one rollout of four has no score (convention)")

@@ -45,8 +45,8 @@ def step_advantages(recipe: Recipe, members: Sequence[Mapping[str, Any]] = MEMBE
 @EXAMPLES.by("two trajectories that meet in a state")
 def meeting(example: Example) -> Found:
     del example
-    found = step_advantages(recipes.GIGPO)
-    return {"advantage_a": found[:2], "advantage_b": found[2:]}
+    step_advantage_values = step_advantages(recipes.GIGPO)
+    return {"advantage_a": step_advantage_values[:2], "advantage_b": step_advantage_values[2:]}
 
 
 @EXAMPLES.by("uneven trajectories, one without a score (convention)")
@@ -63,9 +63,13 @@ def uneven(example: Example) -> Found:
         {"path": "1 | 8", "reward": 0.25, "steps": [{"state": "s", "reward": 0.25}]},
         {"path": "1 | 3 ~ 9 | 8", "steps": [{"state": "s", "reward": 9}, {"state": "u", "reward": 9}]},
     ]
-    found = step_advantages(recipes.GIGPO, members, tokens=8)
-    assert not found[6:].any()
-    return {"advantage_a": found[:4], "advantage_b": found[4], "advantage_c": found[5]}
+    step_advantage_values = step_advantages(recipes.GIGPO, members, tokens=8)
+    assert not step_advantage_values[6:].any()
+    return {
+        "advantage_a": step_advantage_values[:4],
+        "advantage_b": step_advantage_values[4],
+        "advantage_c": step_advantage_values[5],
+    }
 
 
 @EXAMPLES.by("statistics over all steps, as in the code")

@@ -31,8 +31,8 @@ def with_beta(beta: float) -> Recipe:
 def loss_of(example: Example, beta: float, path: str, others: int = 0, **more: object) -> float:
     answers = [distances(example, beta), *[0.0] * others]
     members = [{"path": path, "reward": 0, **more}]
-    found = computed(with_beta(beta), ["loss"], members=members, policy={"divergence": answers})
-    return float(found["loss"][0])
+    result = computed(with_beta(beta), ["loss"], members=members, policy={"divergence": answers})
+    return float(result["loss"][0])
 
 
 @EXAMPLES.by("three tokens in the vocabulary, beta 0.5")
@@ -63,15 +63,15 @@ def data(example: Example) -> Found:
 
 @EXAMPLES.by("two outputs of unequal length, one of a data set")
 def unequal(example: Example) -> Found:
-    far, found = distances(example, 0.0), {}
+    far, results = distances(example, 0.0), {}
     members = [{"path": "1 | 2", "reward": 0}, {"path": "1 | 2 2 2", "reward": 0, "unsampled": True}]
     recipe = with_beta(0.0)
     assert isinstance(recipe.loss, Divergence)
     by_token = recipe.replace(loss=replace(recipe.loss, aggregate="token_mean"))
     for name, each in (("loss", recipe), ("token_mean", by_token)):
         answers = {"divergence": [far, far, 0.0, 0.0]}
-        found[name] = computed(each, ["loss"], members=members, policy=answers)["loss"][0]
-    return found
+        results[name] = computed(each, ["loss"], members=members, policy=answers)["loss"][0]
+    return results
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -27,7 +27,10 @@ def loss_and_gradient(recipe: Recipe, *rollouts: tuple[float, Value]) -> Found:
 @EXAMPLES.by("both signs")
 def signs(example: Example) -> Found:
     d = example.values["d"]
-    return {"ratio_positive": -loss_and_gradient(LOSSES, (1.0, d))["loss"], "ratio_negative": loss_and_gradient(LOSSES, (-1.0, d))["loss"]}
+    return {
+        "ratio_positive": -loss_and_gradient(LOSSES, (1.0, d))["loss"],
+        "ratio_negative": loss_and_gradient(LOSSES, (-1.0, d))["loss"],
+    }
 
 
 @EXAMPLES.by("loss of two responses")

@@ -50,9 +50,9 @@ def by_reward(example: Example) -> Found:
 @EXAMPLES.by("total errors and WER part without the deviation")
 def without_deviation(example: Example) -> Found:
     return {
-        f"{name}_{end}": scored_transcripts(example.values[name].tolist(), int(example.values[f"N_{name}"]), kind, scale="none")[
-            "draw.advantage"
-        ]
+        f"{name}_{end}": scored_transcripts(
+            example.values[name].tolist(), int(example.values[f"N_{name}"]), kind, scale="none"
+        )["draw.advantage"]
         for name in ("short", "long")
         for end, kind in (("wer", "rate"), ("errors", "edits"))
     }
@@ -76,14 +76,14 @@ def objective(recipe: Recipe, old: Value, new: Value, given: Value, reference: V
         for member, part in zip(answers([1, 3], [1, 1]), np.split(old, [1]), strict=True)
     ]
     columns = {"token": {"reference_logprob": reference.tolist(), "given": given.tolist()}}
-    found = computed(
+    result = computed(
         recipe.replace(advantage=by_token),
         ["loss"],
         members=members,
         columns=columns,
         policy={"logprob": new.tolist()},
     )
-    return -found["loss"]
+    return -result["loss"]
 
 
 @EXAMPLES.by("objective of two hypotheses after a step, with the divergence")

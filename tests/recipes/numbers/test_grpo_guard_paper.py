@@ -30,13 +30,13 @@ def two_samples(example: Example) -> Found:
     ]
     losses = given_advantages(recipes.GRPO_GUARD, ratio=Ratio(), clip=Clip(0.01, 0.01))
     logprobs = np.concatenate([given["hat_a"], given["hat_b"]]) - 1.0
-    found = computed(
+    result = computed(
         losses.replace(weight=ColumnScaled(column="delta", level="step")),
         ["loss"],
         members=members,
         policy={"logprob": logprobs.tolist()},
     )
-    return {"loss": found["loss"]}
+    return {"loss": result["loss"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -35,10 +35,10 @@ def penalty(example: Example) -> Found:
     recipe = PAPER.replace(loss=replace(PAPER.loss, kl=KL(0.04)))
     members = [{"path": "1 | 3*3", "reward": 0.0}]
     columns = {"token": {"reference_logprob": example.values["ref"].tolist()}}
-    found = computed(
+    result = computed(
         recipe, ["loss"], members=members, columns=columns, policy={"logprob": example.values["new"].tolist()}
     )
-    return {"loss_term": found["loss"]}
+    return {"loss_term": result["loss"]}
 
 
 @EXAMPLES.by("rewards at the ends of the steps")
@@ -51,8 +51,8 @@ def process(example: Example) -> Found:
         {"path": "1 | 3 ~ 9 | 4 ~ 9 | 5", "reward": 0, "steps": [{"reward": reward} for reward in rewards[:3]]},
         {"path": "1 | 3 ~ 9 | 4", "reward": 0, "steps": [{"reward": reward} for reward in rewards[3:]]},
     ]
-    found = computed(recipe, ["step.advantage"], members=members)["step.advantage"]
-    return {"advantage_first": found[:3], "advantage_second": found[3:]}
+    step_advantages = computed(recipe, ["step.advantage"], members=members)["step.advantage"]
+    return {"advantage_first": step_advantages[:3], "advantage_second": step_advantages[3:]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

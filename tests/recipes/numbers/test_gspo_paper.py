@@ -44,8 +44,8 @@ def ratios(example: Example) -> Found:
 def by_token(example: Example) -> Found:
     count = len(example.values["A"])
     logprobs = [float(np.log(example.values["s"])) - 1.0] * count
-    found = computed(LOSSES, ["loss"], members=answers([count], [1]), policy={"logprob": logprobs})
-    return {"objective": -found["loss"]}
+    result = computed(LOSSES, ["loss"], members=answers([count], [1]), policy={"logprob": logprobs})
+    return {"objective": -result["loss"]}
 
 
 @EXAMPLES.by("a response that clips at the second of four steps")
@@ -53,9 +53,9 @@ def steps(example: Example) -> Found:
     given, objectives, moves = example.values, {}, []
     for name in ("first", "second"):
         policy = {"logprob": (given[name] - 1.0).tolist()}
-        found = computed(LOSSES, ["loss", "gradient.logprob"], members=answers([2], [1]), policy=policy)
-        objectives[name] = -found["loss"]
-        moves.append(found["gradient.logprob"].any())
+        result = computed(LOSSES, ["loss", "gradient.logprob"], members=answers([2], [1]), policy=policy)
+        objectives[name] = -result["loss"]
+        moves.append(result["gradient.logprob"].any())
     return {**objectives, "has_gradient": np.array(moves)}
 
 

@@ -76,8 +76,8 @@ def forms(example: Example) -> Found:
 
     def slope(**options: Any) -> float:
         # The slopes by log p add up to the loss at ratio 1; the mean is over two completions.
-        found = pair("11 12 13 20", "11 14 15 16 20", (given, 0.0), **options)
-        return 2 * float(np.sum(found["gradient.logprob"][:4]))
+        result = pair("11 12 13 20", "11 14 15 16 20", (given, 0.0), **options)
+        return 2 * float(np.sum(result["gradient.logprob"][:4]))
 
     return {"readme": slope(), "code": slope(per_count=True)}
 

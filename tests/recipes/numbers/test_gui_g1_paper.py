@@ -26,8 +26,8 @@ def boxes(example: Example) -> Found:
         {**answer, "facts": screen | {f"box_{edge}": value for edge, value in zip(edges, box, strict=True)}}
         for answer, box in zip(answers([1] * len(boxes), [0.0] * len(boxes)), boxes, strict=True)
     ]
-    found = computed(RECIPE, ["draw.score", "draw.advantage"], members=members)
-    return {"reward": found["draw.score"], "advantage": found["draw.advantage"]}
+    result = computed(RECIPE, ["draw.score", "draw.advantage"], members=members)
+    return {"reward": result["draw.score"], "advantage": result["draw.advantage"]}
 
 
 @EXAMPLES.by("an answer that cannot be parsed")
@@ -43,11 +43,11 @@ def weighted(example: Example) -> Found:
         {**answer, "facts": {"task_weight": rate}}
         for answer, rate in zip(answers(lengths, given["A"].tolist()), given["rate"].tolist(), strict=True)
     ]
-    found = computed(recipe, ["loss", "gradient.logprob"], members=members)
+    result = computed(recipe, ["loss", "gradient.logprob"], members=members)
     return {
         "per_response": np.array([computed(recipe, ["loss"], members=[each])["loss"][0] for each in members]),
-        "loss": found["loss"],
-        "token_weight": -found["gradient.logprob"][[0, lengths[0]]] / given["A"],
+        "loss": result["loss"],
+        "token_weight": -result["gradient.logprob"][[0, lengths[0]]] / given["A"],
     }
 
 

@@ -24,8 +24,8 @@ def scaled(rewards: Value) -> tuple[Value, Value]:
         for member, score in zip(answers([1] * len(rewards), rewards.tolist()), known, strict=True)
     ]
     columns = {"token": {"reference_logprob": [-1.0] * len(members)}}
-    found = computed(recipes.GUI_LIBRA, ["draw.advantage", "draw.weight"], members=members, columns=columns)
-    given, weights = found["draw.advantage"], found["draw.weight"]
+    result = computed(recipes.GUI_LIBRA, ["draw.advantage", "draw.weight"], members=members, columns=columns)
+    given, weights = result["draw.advantage"], result["draw.weight"]
     assert np.all(weights[given > 0] == 1.0)
     weight = weights[given < 0]
     np.testing.assert_allclose(weight, weight[0])
@@ -84,7 +84,7 @@ def steps(example: Example) -> Found:
 @EXAMPLES.by("weighted supervised loss")
 def supervised(example: Example) -> Found:
     logprobs = (-example.values["ce"]).tolist()
-    found = [
+    results = [
         computed(
             recipes.GUI_LIBRA,
             ["loss"],
@@ -95,7 +95,7 @@ def supervised(example: Example) -> Found:
         )["loss"]
         for weights in (example.values["w"], np.ones(len(logprobs)))
     ]
-    return {"loss": found[0], "plain": found[1]}
+    return {"loss": results[0], "plain": results[1]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -52,8 +52,8 @@ def ratios(example: Example) -> Found:
         "real_probability": (1 / (1 + np.exp(-triples))).tolist(),
         "real_action_probability": [1 / (1 + np.exp(-pair))] * 2,
     }
-    found = computed(recipes.H2O, ["step.trust"], members=[alone()] * 2, columns={"step": columns})
-    return {"weight": found["step.trust"]}
+    result = computed(recipes.H2O, ["step.trust"], members=[alone()] * 2, columns={"step": columns})
+    return {"weight": result["step.trust"]}
 
 
 @EXAMPLES.by("TD loss of real and simulated transitions")
@@ -66,10 +66,10 @@ def td_loss(example: Example) -> Found:
     gaps = np.array([np.nan] * 3 + (-np.log(given["w"])).tolist())
     values = np.array([0.0, *given["next_real"][:-1], 0.0, 0.0])
     now = np.concatenate([given["q_real"], given["q_sim"]])
-    found = learned([real, *simulated], gaps, values, now)
-    loss = found["loss.critic"] - (found["step.slope"] * now).mean()
+    result = learned([real, *simulated], gaps, values, now)
+    loss = result["loss.critic"] - (result["step.slope"] * now).mean()
     assert recipes.H2O.advantage.gamma == given["gamma"]
-    return {"target": found["step.return"][:3], "loss": loss}
+    return {"target": result["step.return"][:3], "loss": loss}
 
 
 @EXAMPLES.by("penalty by the gap")
@@ -78,9 +78,9 @@ def penalty(example: Example) -> Found:
     given = example.values
     values = np.concatenate([given["q_sim"], given["q_real"]])
     gaps = np.array([*given["log_gap"], np.nan, np.nan])
-    found = learned([alone(float(value)) for value in values], gaps, values)
-    slopes = found["gradient.critic.value"]
-    np.testing.assert_allclose(slopes, found["step.slope"] / len(values), rtol=1e-6, atol=1e-9)
+    result = learned([alone(float(value)) for value in values], gaps, values)
+    slopes = result["gradient.critic.value"]
+    np.testing.assert_allclose(slopes, result["step.slope"] / len(values), rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(slopes[3:], -0.01 / 2, rtol=1e-6)
     np.testing.assert_allclose(slopes[:3], example.expect["slope_in_simulated_values"], rtol=1e-5, atol=1e-11)
     plain = slopes[:3] / np.exp(given["q_sim"])
@@ -107,8 +107,8 @@ def targets(example: Example) -> Found:
     recipe.run_hooks(updates, **models)
     followed = [*followed[1:], models["target"].weight.item()]
     two = {"path": "1 | 3 ~ 9 | 3", "reward": 0, "steps": [{"reward": float(given["r"])}, {"reward": 0.0}]}
-    found = learned([two], np.full(2, np.nan), np.array([0.0, followed[-1]]))
-    return {"target_1": followed[0], "target_2": followed[1], "next_target": found["step.return"][:1]}
+    result = learned([two], np.full(2, np.nan), np.array([0.0, followed[-1]]))
+    return {"target_1": followed[0], "target_2": followed[1], "next_target": result["step.return"][:1]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -58,11 +58,11 @@ def three(example: Example) -> Found:
     given = example.values
     new = [given[name] for name in "abc"]
     old = [np.full(len(each), total / len(each)) for each, total in zip(new, given["L_ref"], strict=True)]
-    found = competed(recipes.HAEPO, new, given["R"], old)
+    result = competed(recipes.HAEPO, new, given["R"], old)
     return {
         "weight": weights(new),
-        "objective": -found["loss"],
-        "gradient_wrt_log_likelihood": -found["gradient.logprob"][[0, 3, 5]],
+        "objective": -result["loss"],
+        "gradient_wrt_log_likelihood": -result["gradient.logprob"][[0, 3, 5]],
     }
 
 
@@ -76,8 +76,8 @@ def by_mean(example: Example) -> Found:
 @EXAMPLES.by("one trajectory")
 def alone(example: Example) -> Found:
     new = single(example.values["L"].reshape(1))
-    found = competed(GIVEN, new, example.values["z"].reshape(1))
-    return {"weight": weights(new), "gradient_wrt_log_likelihood": -found["gradient.logprob"]}
+    result = competed(GIVEN, new, example.values["z"].reshape(1))
+    return {"weight": weights(new), "gradient_wrt_log_likelihood": -result["gradient.logprob"]}
 
 
 @EXAMPLES.by("sets of three and of one trajectory count the same")

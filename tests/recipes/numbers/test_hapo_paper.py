@@ -70,8 +70,8 @@ def temperature(example: Example) -> Found:
     before = small([(0, [5])], draw_score=[1.0]).with_columns("token", entropy=np.array([2.0, 0.5, 0.1, 1.0, 1.5]))
     state = program.next(program.initial_state(), IterationRecord.of(before))
     rule = EntropyTemperature(**state, change=program.change)
-    found = [1.0 + rule.change * rule.height(float(np.log(entropy))) for entropy in example.values["H"]]
-    return {"temperature_signed": np.array(found)}
+    results = [1.0 + rule.change * rule.height(float(np.log(entropy))) for entropy in example.values["H"]]
+    return {"temperature_signed": np.array(results)}
 
 
 @EXAMPLES.by("a group of three responses of one, three and four tokens")
@@ -96,9 +96,9 @@ def alone(example: Example) -> Found:
 
 @EXAMPLES.by("one rollout of four has no score (convention)")
 def unscored(example: Example) -> Found:
-    found = advantages(np.array([*example.values["r"], np.nan]), [2, 2, 1, 9])
-    assert not found[-1]
-    return {"advantage": np.array([*found[:-1], np.nan])}
+    group_advantages = advantages(np.array([*example.values["r"], np.nan]), [2, 2, 1, 9])
+    assert not group_advantages[-1]
+    return {"advantage": np.array([*group_advantages[:-1], np.nan])}
 
 
 def among(scores: Sequence[float]) -> Value:
@@ -158,11 +158,11 @@ def environment(example: Example) -> Found:
 @EXAMPLES.by("the second optimizer step: score and neutral range are taken anew")
 def second_step(example: Example) -> Found:
     given = {name: float(value) for name, value in example.values.items()}
-    found = {
+    results = {
         place: scored([given[f"score_{place}"]], np.array([given[step]]), np.array([given["A"]]))
         for place, step in ((1, "first"), (2, "second"))
     }
-    return {f"objective_{place}": -each["loss"] for place, each in found.items()}
+    return {f"objective_{place}": -each["loss"] for place, each in results.items()}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -38,8 +38,8 @@ CODE = recipes.HGPO.replace(
 def step_advantages(*members: dict[str, Any], recipe: Recipe = recipes.HGPO) -> list[Value]:
     """Return the advantages of the steps of each trajectory."""
     tokens = {"reference_logprob": [-1.0] * sum(len(member["steps"]) for member in members)}
-    found = computed(recipe, ["step.advantage"], members=members, columns={"token": tokens})
-    return np.split(found["step.advantage"], np.cumsum([len(member["steps"]) for member in members])[:-1])
+    result = computed(recipe, ["step.advantage"], members=members, columns={"token": tokens})
+    return np.split(result["step.advantage"], np.cumsum([len(member["steps"]) for member in members])[:-1])
 
 
 @EXAMPLES.by("four trajectories of states a, b, c, d, e")
@@ -51,18 +51,18 @@ def four(example: Example) -> Found:
         trajectory("adb", given["r3"].tolist()),
         trajectory("ab", given["r4"].tolist()),
     ]
-    found = {f"trajectory{place + 1}": each for place, each in enumerate(step_advantages(*members, recipe=CODE))}
+    results = {f"trajectory{place + 1}": each for place, each in enumerate(step_advantages(*members, recipe=CODE))}
     paper = step_advantages(*members)[0][1]
-    return {**found, "equation_7_without_empty_levels_for_b_of_1": paper}
+    return {**results, "equation_7_without_empty_levels_for_b_of_1": paper}
 
 
 @EXAMPLES.by("a real zero counts as absent in the code")
 def zero(example: Example) -> Found:
     first, second, other = example.values["b"].tolist()
-    found = step_advantages(
+    result = step_advantages(
         trajectory("ab", [0.0, first]), trajectory("ab", [0.0, second]), trajectory("cb", [0.0, other])
     )
-    return {"advantage_code": found[0][1:]}
+    return {"advantage_code": result[0][1:]}
 
 
 @EXAMPLES.by("one rollout of four has no score (convention)")
@@ -70,9 +70,9 @@ def unscored(example: Example) -> Found:
     members = [trajectory("a", [reward]) for reward in example.values["R"].tolist()]
     unknown = trajectory("a", [5.0])
     del unknown["reward"]
-    found = np.concatenate(step_advantages(*members, unknown))
-    assert found[-1] == 0
-    return {"advantage_of_level_0": np.append(found[:-1], np.nan)}
+    turn_advantages = np.concatenate(step_advantages(*members, unknown))
+    assert turn_advantages[-1] == 0
+    return {"advantage_of_level_0": np.append(turn_advantages[:-1], np.nan)}
 
 
 @EXAMPLES.by("objective with KL, two optimizer steps")
@@ -80,7 +80,7 @@ def objective(example: Example) -> Found:
     given = example.values
     plain = replace(given_advantages(recipes.HGPO).loss, kl=None)
 
-    def found(now: Value, **loss: Any) -> Found:
+    def compute(now: Value, **loss: Any) -> Found:
         return dict(
             computed(
                 given_advantages(recipes.HGPO).replace(**loss),
@@ -92,9 +92,9 @@ def objective(example: Example) -> Found:
         )
 
     return {
-        "first_loss": found(given["first"])["loss"],
-        "second_loss": found(given["second"])["loss"],
-        "second_has_gradient_of_objective": found(given["second"], loss=plain)["gradient.logprob"] != 0,
+        "first_loss": compute(given["first"])["loss"],
+        "second_loss": compute(given["second"])["loss"],
+        "second_has_gradient_of_objective": compute(given["second"], loss=plain)["gradient.logprob"] != 0,
     }
 
 

@@ -44,14 +44,14 @@ def minimum(recipe: Recipe, members: list[dict[str, Any]], values: Value) -> flo
     """Return the value of all rows that minimises the critic's loss, for targets from these earlier values."""
 
     def gradient(value: float) -> Any:
-        found = computed(
+        result = computed(
             recipe,
             ["loss.critic"],
             members=members,
             columns={"token": {"value": values.tolist(), "recomputed_logprob": [-1.0] * len(values)}},
             critic={"value": [value] * len(values)},
         )
-        return found["gradient.critic.value"].sum()
+        return result["gradient.critic.value"].sum()
 
     return root(gradient)
 
@@ -79,14 +79,14 @@ def constant(example: Example) -> Found:
     members = stored((2, middle), (1, end)) + fresh(*given["y_on"].tolist())
     values = np.array([0.0, given["next_value"][0], 0.0, 0.0, 0.0])
     theory = discounted(float(given["gamma"]))
-    found = computed(
+    result = computed(
         theory,
         ["token.return"],
         members=members,
         columns={"token": {"value": values.tolist(), "recomputed_logprob": [-1.0] * len(values)}},
     )
     return {
-        "offline_target": found["token.return"][:3],
+        "offline_target": result["token.return"][:3],
         "critic": minimum(theory, members, values),
         "critic_finite_horizon": minimum(RECIPE, members, values),
     }
@@ -101,8 +101,8 @@ def online(example: Example) -> Found:
         for place, (length, reward) in enumerate(zip((2, 1), rewards, strict=True))
     ]
     names = ["token.advantage", "token.return"]
-    found = computed(RECIPE, names, members=members, columns={"token": {"value": values}})
-    return {"advantage": found["token.advantage"], "return": found["token.return"]}
+    result = computed(RECIPE, names, members=members, columns={"token": {"value": values}})
+    return {"advantage": result["token.advantage"], "return": result["token.return"]}
 
 
 @EXAMPLES.by("one row of each kind")
@@ -116,16 +116,16 @@ def one_of_each(example: Example) -> Found:
 def unscored(example: Example) -> Found:
     given = example.values
     members = stored(*((1, each) for each in given["target_off"])) + fresh(*given["y_on"].tolist(), np.nan)
-    found = computed(
+    result = computed(
         RECIPE,
         ["token.return"],
         members=members,
         columns={"token": {"value": [0.0] * 5, "recomputed_logprob": [-1.0] * 5}},
     )
-    assert found["token.return"][-1] == 0
+    assert result["token.return"][-1] == 0
     return {
         "critic": minimum(RECIPE, members, np.zeros(5)),
-        "regression_target": np.array([*found["token.return"][3:4], np.nan]),
+        "regression_target": np.array([*result["token.return"][3:4], np.nan]),
     }
 
 
@@ -138,14 +138,14 @@ def direction(weight: float, off: Mapping[str, Value], on: Mapping[str, Value]) 
     recipe = weighted(weight, RECIPE.replace(advantage=given, loss=RECIPE.chain("loss")[1]))
 
     def gradient(w: float) -> Any:
-        found = computed(
+        result = computed(
             recipe,
             ["loss"],
             members=members,
             columns={"token": {"given": targets.tolist(), "recomputed_logprob": [-1.0] * len(features)}},
             policy={"logprob": (w * features - 1.0).tolist()},
         )
-        return found["gradient.logprob"] @ features
+        return result["gradient.logprob"] @ features
 
     return root(gradient)
 

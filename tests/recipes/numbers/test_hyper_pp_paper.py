@@ -39,13 +39,13 @@ def normalised(advantages: Numbers) -> Numbers:
 
 def credit(scores: Sequence[float], values: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
     """Return advantages and returns of tokens of rollouts that are paid at their end."""
-    found = computed(
+    result = computed(
         BEFORE,
         ["token.advantage", "token.return"],
         members=answers([len(each) for each in values], scores),
         columns={"token": {"value": np.concatenate(values).tolist()}},
     )
-    return found["token.advantage"], found["token.return"]
+    return result["token.advantage"], result["token.return"]
 
 
 @EXAMPLES.by("targets over four bins, inside and above the range")
@@ -54,7 +54,7 @@ def bins(example: Example) -> Found:
     given = example.values
     logits, centers = given["logits"], given["centers"]
     fewer = replace(CRITIC, loss=replace(CRITIC.loss, low=float(centers[0]), high=float(centers[-1])))
-    found = {}
+    results = {}
     for score in (3.0, 14.0):
         step = computed(
             BEFORE.replace(loss=fewer),
@@ -64,9 +64,9 @@ def bins(example: Example) -> Found:
             critic={"value_logits": [logits.tolist()]},
         )
         softmax = np.exp(logits) / np.exp(logits).sum()
-        found[f"loss_{score:.0f}"] = step["loss"]
-        found[f"target_{score:.0f}"] = softmax - step["gradient.critic.value_logits"][0]
-    return {**found, "value": value_of(logits, centers)}
+        results[f"loss_{score:.0f}"] = step["loss"]
+        results[f"target_{score:.0f}"] = softmax - step["gradient.critic.value_logits"][0]
+    return {**results, "value": value_of(logits, centers)}
 
 
 @EXAMPLES.by("advantages across the end of an episode that failed")

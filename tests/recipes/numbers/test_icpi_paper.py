@@ -58,11 +58,11 @@ def episode(*rewards: float) -> list[_Transition]:
 def balanced(example: Example) -> Found:
     ended, more = (int(example.values[name]) for name in ("ended", "going_on"))
     transitions = [_Transition(f"{place}", "a", 0.0, place < ended, "") for place in range(ended + more)]
-    found = ICPI.balanced(transitions, lambda each: each.done)
-    rare = [each for each in found if each.done]
+    examples = ICPI.balanced(transitions, lambda each: each.done)
+    rare = [each for each in examples if each.done]
     return {
         "examples_of_each_class": len(rare),
-        "total": len(found),
+        "total": len(examples),
         "mean_copies_of_the_rare": len(rare) / len(set(rare)),
     }
 

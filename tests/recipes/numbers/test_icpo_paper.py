@@ -44,13 +44,13 @@ def group(correct: Sequence[float], steered: Sequence[float], number: int) -> Ma
 @EXAMPLES.by("rewards of a group at steps 0, 100 and 500")
 def annealed(example: Example) -> Found:
     given = example.values
-    found = [group(given["correct"].tolist(), given["steered"].tolist(), int(step)) for step in given["t"]]
+    results = [group(given["correct"].tolist(), given["steered"].tolist(), int(step)) for step in given["t"]]
     return {
-        "decay": [each["draw.score"][3] - 1.0 for each in found],
-        "reward_at_100": found[1]["draw.score"],
-        "advantage_at_0": found[0]["draw.advantage"],
-        "advantage_at_100": found[1]["draw.advantage"],
-        "advantage_at_500": found[2]["draw.advantage"],
+        "decay": [each["draw.score"][3] - 1.0 for each in results],
+        "reward_at_100": results[1]["draw.score"],
+        "advantage_at_0": results[0]["draw.advantage"],
+        "advantage_at_100": results[1]["draw.advantage"],
+        "advantage_at_500": results[2]["draw.advantage"],
     }
 
 
@@ -71,14 +71,14 @@ def beside(example: Example) -> Found:
     given = example.values
     data = (np.log(given["p"]), float(given["A_s"]), given["d"], float(given["A_o"]))
     none = np.zeros(0)
-    found = losses(*data)
+    result = losses(*data)
     steered = np.concatenate([losses(data[0][[at]], data[1], none, 0.0)["loss"] for at in range(3)])
     return {
         "shaped": -steered / data[1],
         "loss_of_steered_tokens": steered,
         "loss_of_other_tokens": np.concatenate([losses(none, 0.0, data[2][[at]], data[3])["loss"] for at in range(2)]),
-        "loss": found["loss"],
-        "slope_in_log_probability_before_the_mean": 5 * found["gradient.logprob"][:3],
+        "loss": result["loss"],
+        "slope_in_log_probability_before_the_mean": 5 * result["gradient.logprob"][:3],
     }
 
 
@@ -99,20 +99,23 @@ def rejected(example: Example) -> Found:
     """A demonstration is always there, because no group was solved before."""
     program = recipes.ICPO.rollout
     assert isinstance(program, OneDemonstration)
-    plain_spec, hinted_spec = RolloutSpec(7), RolloutSpec(1, hint=FixedHint("so"), train_without_hint=True, fact="shown")
-    found = {}
+    plain_spec, hinted_spec = (
+        RolloutSpec(7),
+        RolloutSpec(1, hint=FixedHint("so"), train_without_hint=True, fact="shown"),
+    )
+    results = {}
     for name, at_least in (("advantage_of_the_code", None), ("advantage_after_rejection", program.at_least)):
         recipe = recipes.ICPO.replace(rollout=replace(program, members=plain_spec + hinted_spec, at_least=at_least))
         texts = [RIGHT if solved else WRONG for solved in example.values["all"]]
-        found[name] = recipe.credit(solve(recipe, in_turn(*texts)).batch).column("advantage", "draw")
-    return found
+        results[name] = recipe.credit(solve(recipe, in_turn(*texts)).batch).column("advantage", "draw")
+    return results
 
 
 @EXAMPLES.by("one rollout of four has no score (convention)")
 def unscored(example: Example) -> Found:
     """The third one scores 1.75 through the bonus of step 100."""
-    found = group([*(example.values["R"] > 0), np.nan], [0, 0, 1, 0], 100)["draw.advantage"]
-    return {"advantage": [*found[:3], np.nan if found[3] == 0 else found[3]]}
+    advantages = group([*(example.values["R"] > 0), np.nan], [0, 0, 1, 0], 100)["draw.advantage"]
+    return {"advantage": [*advantages[:3], np.nan if advantages[3] == 0 else advantages[3]]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -23,7 +23,7 @@ CommonExamples(EXAMPLES, recipes.IGPO)
 @EXAMPLES.by("gains of three turns")
 def gains(example: Example) -> Found:
     means = [float(np.mean(example.values[f"lp{turn}"])) for turn in range(3)]
-    found = computed(
+    turn_gains = computed(
         recipes.IGPO,
         ["step.gain"],
         members=[{"path": "1 | 3 ~ 9 | 4 ~ 9 | 5", "reward": 1}],
@@ -33,8 +33,8 @@ def gains(example: Example) -> Found:
             "token": {"reference_logprob": [-1.0] * 3},
         },
     )["step.gain"]
-    assert np.isnan(found[-1]), "the last turn answers"
-    return {"gains": found[:-1]}
+    assert np.isnan(turn_gains[-1]), "the last turn answers"
+    return {"gains": turn_gains[:-1]}
 
 
 def of_two(recipe: Recipe, example: Example) -> Found:
@@ -43,7 +43,7 @@ def of_two(recipe: Recipe, example: Example) -> Found:
     # Probabilities that rise by the gains from 0.5.
     before = 0.5
     after = [before + gained[0], before + gained[0] + gained[1], 0.9, before + gained[2], 0.9, 0.99, 0.9]
-    found = computed(
+    step_advantages = computed(
         recipe,
         ["step.advantage"],
         members=[
@@ -57,8 +57,8 @@ def of_two(recipe: Recipe, example: Example) -> Found:
             "token": {"reference_logprob": [-1.0] * 7},
         },
     )["step.advantage"]
-    assert not found[5:].any()
-    return {"advantage_1": found[:3], "advantage_2": found[3:5]}
+    assert not step_advantages[5:].any()
+    return {"advantage_1": step_advantages[:3], "advantage_2": step_advantages[3:5]}
 
 
 @EXAMPLES.by("normalised together, then summed to go")

@@ -70,9 +70,9 @@ def losses_and_weights(example: Example) -> Found:
 def several_tokens(example: Example) -> Found:
     away = example.values["lp"] - example.values["lp_ref"]
     members = [{"path": "1 | 3 ~ 9 | 4 ~ 9 | 5", "reward": 1.0}]
-    found = cloned("reverse_kl", away, members)
-    np.testing.assert_allclose(found["gradient.logprob"], -1.0, err_msg="as plain likelihood")
-    return {"loss": found["loss"]}
+    result = cloned("reverse_kl", away, members)
+    np.testing.assert_allclose(result["gradient.logprob"], -1.0, err_msg="as plain likelihood")
+    return {"loss": result["loss"]}
 
 
 @EXAMPLES.by("first and second step")
@@ -83,25 +83,25 @@ def steps(example: Example) -> Found:
 @EXAMPLES.by("preference phase with the new reference")
 def preferences(example: Example) -> Found:
     given = {name: float(value) for name, value in example.values.items()}
-    found = {
+    results = {
         name: pairs(RECIPE, [([given["lp_w"] - given[f"{name}_w"]], [given["lp_l"] - given[f"{name}_l"]])])["loss"]
         for name in ("first", "warm")
     }
-    margins = {name: -np.log(np.expm1(loss)) for name, loss in found.items()}
-    return {"margin_to_base": margins["first"], "margin": margins["warm"], "loss": found["warm"]}
+    margins = {name: -np.log(np.expm1(loss)) for name, loss in results.items()}
+    return {"margin_to_base": margins["first"], "margin": margins["warm"], "loss": results["warm"]}
 
 
 @EXAMPLES.by("a demonstration without a reference value (convention)")
 def without_reference(example: Example) -> Found:
     away = np.append(example.values["x"], 7.0)  # the number is not used: the demonstration has no score
-    found = computed(
+    result = computed(
         warm_start("hellinger"),
         ["loss"],
         stage="warm_start",
         members=answers([1] * len(away), [1.0] * len(away)),
         columns={"token": {"reference_logprob": (-1.0 - away).tolist()}, "draw": {"score": [1.0, 1.0, float("nan")]}},
     )
-    return {"loss": found["loss"]}
+    return {"loss": result["loss"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

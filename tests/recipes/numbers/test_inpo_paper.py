@@ -46,11 +46,11 @@ def pairs(recipe: Recipe, *answers: Sequence[Value]) -> Found:
 @EXAMPLES.by("loss of two pairs of unequal length")
 def two_pairs(example: Example) -> Found:
     given = example.values
-    found = pairs(
+    result = pairs(
         at(example), *([given[f"{name}{end}"] for end in ("", "_t", "_ref")] for name in ("w1", "l1", "w2", "l2"))
     )
-    slopes = found["gradient.logprob"][[0, 4]]  # the first tokens of the preferred answers
-    return {"loss": found["loss"], "derivative_by_margin": slopes, "margin": slopes + 0.5 / given["eta"]}
+    slopes = result["gradient.logprob"][[0, 4]]  # the first tokens of the preferred answers
+    return {"loss": result["loss"], "derivative_by_margin": slopes, "margin": slopes + 0.5 / given["eta"]}
 
 
 @EXAMPLES.by("the paper's scale")
@@ -67,9 +67,9 @@ def scale(example: Example) -> Found:
 def best_and_worst(example: Example) -> Found:
     scores = [*example.values["s"].tolist(), np.nan, *example.values["u"].tolist(), *np.ravel(example.values["one"])]
     batch = small([(group, [1]) for group in (0, 0, 0, 0, 1, 1, 2)], draw_score=scores)
-    found = Pairs().mix({}, batch, 0)
-    assert found is not None
-    rows = -1 - np.asarray(found.trajectory_ids)
+    pair_items = Pairs().mix({}, batch, 0)
+    assert pair_items is not None
+    rows = -1 - np.asarray(pair_items.trajectory_ids)
     paired = np.array(column(batch, "score"))[rows]
     assert len(paired) == 4, "a group of one gives no pair"
     return {"best": paired[::2], "worst": paired[1::2]}
@@ -78,12 +78,12 @@ def best_and_worst(example: Example) -> Found:
 @EXAMPLES.by("two iterations move the anchor and keep the reference")
 def iterations(example: Example) -> Found:
     given = {name: float(example.values[name]) for name in ("ref", "t1", "first", "second", "t2", "eta")}
-    found = [
+    results = [
         pairs(at(example), [now - 10, old - 10, given["ref"] - 10], [-10.0] * 3)
         for now, old in ((given["first"], given["t1"]), (given["second"], given["t1"]), (given["t2"], given["t2"]))
     ]
-    slopes = np.array([each["gradient.logprob"][0] for each in found])
-    return {"loss": np.concatenate([each["loss"] for each in found]), "margin": slopes / 2 + 0.5 / given["eta"]}
+    slopes = np.array([each["gradient.logprob"][0] for each in results])
+    return {"loss": np.concatenate([each["loss"] for each in results]), "margin": slopes / 2 + 0.5 / given["eta"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

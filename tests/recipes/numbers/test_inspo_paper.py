@@ -60,7 +60,9 @@ def groups(example: Example) -> Found:
 
 @EXAMPLES.by("one trajectory moves its instruction's weight but not the policy")
 def alone(example: Example) -> Found:
-    state = PROGRAM.next(population([0.1, float(example.values["w"])]), rewarded_iteration(0, {1: example.values["R"].tolist()}))
+    state = PROGRAM.next(
+        population([0.1, float(example.values["w"])]), rewarded_iteration(0, {1: example.values["R"].tolist()})
+    )
     assert state["weights"][0] == 0.1
     return {
         "advantage": advantages(recipes.INSPO, example.values["R"], **UNDER)[0],
@@ -108,7 +110,9 @@ def two_rounds(example: Example) -> Found:
         """
         state = population(given["w"])
         for iteration, name in enumerate(("first", "second")):
-            closed = rewarded_iteration(iteration, {place: [float(given[name][place])] for place in drawn}, finished=batch)
+            closed = rewarded_iteration(
+                iteration, {place: [float(given[name][place])] for place in drawn}, finished=batch
+            )
             state = replace(PROGRAM, every=every).next(state, closed)
         return state
 

@@ -72,14 +72,14 @@ def first_step(example: Example) -> Found:
 def kept(example: Example) -> Found:
     given = example.values
     recipe = INTERVENTION.replace(rollout=replace(INTERVENTION.rollout, reveals="tell"))
-    found = []
+    results = []
     for right, length, reveals in zip(given["right"], given["length"], given["tells_answer"], strict=True):
         advice = ("tell" * int(reveals)).ljust(int(length), "i")
         run = proposed(f"xx\n\n{WRONG}", f"1: {advice}", right=int(right), recipe=recipe)
         request_count = 2 if reveals or length >= 200 else 34  # the attempt, the proposal, 32 continuations
         assert run.asked == request_count
-        found.append(float(any(row.trained for row in run.drawn)))
-    return {"kept": np.array(found)}
+        results.append(float(any(row.trained for row in run.drawn)))
+    return {"kept": np.array(results)}
 
 
 @EXAMPLES.by("the rollout as data of an older policy")
@@ -97,14 +97,14 @@ def two_steps(example: Example) -> Found:
     logits, losses = [float(example.values["z"])], []
     for _ in range(3):
         likely = 1 / (1 + np.exp(-logits[-1]))
-        found = computed(
+        result = computed(
             INTERVENTION,
             ["loss", "gradient.logprob"],
             members=answers([1], [1.0]),
             policy={"logprob": [float(np.log(likely))]},
         )
-        losses.append(found["loss"])
-        logits.append(logits[-1] - float(found["gradient.logprob"][0]) * (1 - likely))
+        losses.append(result["loss"])
+        logits.append(logits[-1] - float(result["gradient.logprob"][0]) * (1 - likely))
     return {
         "logit_after_first": np.array(logits[1]),
         "logit_after_second": np.array(logits[2]),

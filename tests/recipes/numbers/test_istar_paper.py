@@ -58,8 +58,8 @@ def rewards(example: Example) -> Found:
     model, old = (
         [*example.values[f"{name}1"].tolist(), *example.values[f"{name}2"].tolist()] for name in ("phi", "old")
     )
-    found = step_rewards(model, old, "1 | 3 3 3 ~ 9 | 3 3")
-    return {"step_1": found[0], "step_2": found[1]}
+    result = step_rewards(model, old, "1 | 3 3 3 ~ 9 | 3 3")
+    return {"step_1": result[0], "step_2": result[1]}
 
 
 @EXAMPLES.by("the reference of the reward model moves with the policy")
@@ -73,8 +73,8 @@ def pairs(example: Example) -> Found:
     def loss(reduce: Any) -> Value:
         link = Train(replace(PAIRS, reduce=reduce), model="reward_model")
         batch = group([example.values[name] for name in ("s1", "s2", "f")], np.array([1.0, 1.0, 0.0]))
-        found = computed(ISTAR.replace(loss=(link, ISTAR.chain("loss")[1])), ["loss.reward_model"], **batch)
-        return found["loss.reward_model"]
+        result = computed(ISTAR.replace(loss=(link, ISTAR.chain("loss")[1])), ["loss.reward_model"], **batch)
+        return result["loss.reward_model"]
 
     assert PAIRS.reduce == "sum"
     return {"loss": loss("sum"), "loss_of_the_code": loss("mean")}
@@ -95,24 +95,26 @@ def all_pairs(example: Example) -> Found:
             ratios.append(float(total) / 0.05 - 9.0)
     columns = {"token": {"reward_model_logprob": ratios, "reward_reference_logprob": [-9.0] * len(ratios)}}
     model = {"logprob": ratios}
-    found = computed(ISTAR, ["loss.reward_model"], members=members, columns=columns, reward_model=model)
-    return {"loss": found["loss.reward_model"]}
+    result = computed(ISTAR, ["loss.reward_model"], members=members, columns=columns, reward_model=model)
+    return {"loss": result["loss.reward_model"]}
 
 
 @EXAMPLES.by("advantages of three trajectories of three, one and two steps")
 def levels(example: Example) -> Found:
-    def found(*links: GroupRelative) -> Value:
+    def compute(*links: GroupRelative) -> Value:
         return computed(ISTAR.replace(advantage=links), ["step.advantage"], **trajectories(example))["step.advantage"]
 
     zero = replace(STEP, coefficient=0.0)
-    return {"episode": found(zero, EPISODE), "step": found(STEP), "advantage": found(STEP, EPISODE)}
+    return {"episode": compute(zero, EPISODE), "step": compute(STEP), "advantage": compute(STEP, EPISODE)}
 
 
 @EXAMPLES.by("the same by RLOO, statistics of first steps")
 def leave_one_out(example: Example) -> Found:
     def compute(*links: GroupRelative) -> Value:
         changed_links = tuple(replace(link, center="leave_one_out", scale="none") for link in links)
-        return computed(ISTAR.replace(advantage=changed_links), ["step.advantage"], **trajectories(example))["step.advantage"]
+        return computed(ISTAR.replace(advantage=changed_links), ["step.advantage"], **trajectories(example))[
+            "step.advantage"
+        ]
 
     zero = replace(STEP, coefficient=0.0)
     return {"episode": compute(zero, EPISODE), "step_over_all_steps": compute(STEP)}

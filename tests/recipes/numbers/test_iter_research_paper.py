@@ -95,9 +95,9 @@ def by_row(example: Example) -> Found:
 
 @EXAMPLES.by("one trajectory of three has no score (convention)")
 def unscored(example: Example) -> Found:  # noqa: ARG001 - all given is in the text
-    found = credited(recipes.ITER_RESEARCH, rounds([2, 1, 2], [1, 0, np.nan]))
-    assert not found[3:].any()
-    return {"advantage": [*found[:3], np.nan, np.nan]}
+    result = credited(recipes.ITER_RESEARCH, rounds([2, 1, 2], [1, 0, np.nan]))
+    assert not result[3:].any()
+    return {"advantage": [*result[:3], np.nan, np.nan]}
 
 
 @EXAMPLES.by("the second optimizer step of a batch")

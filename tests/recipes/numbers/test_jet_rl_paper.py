@@ -40,13 +40,13 @@ def weights(engine: Value, trainer: Value) -> Value:
 @EXAMPLES.by("ratios of one sequence under one flow and under two")
 def ratios(example: Example) -> Found:
     engine, trainer = example.values["engine"], example.values["trainer"]
-    found = measured(engine, trainer)
+    result = measured(engine, trainer)
     return {
         "ratio_mixed": weights(engine, trainer),
-        "sequence_ratio_mixed": np.sqrt(found.chi_squared_sequence + 1.0),
+        "sequence_ratio_mixed": np.sqrt(result.chi_squared_sequence + 1.0),
         "ratio_unified": weights(engine, engine),
-        "kl_k1": found.k1,
-        "kl_k3": found.k3,
+        "kl_k1": result.k1,
+        "kl_k3": result.k3,
     }
 
 
@@ -54,8 +54,8 @@ def test_the_mismatch_grows_with_length_up_to_exp_20() -> None:
     """The example of 16 000 tokens, exp(32), is out of the range of `mismatch`."""
     example = EXAMPLES.example("the mismatch grows with length")
     gap = float(example.values["d"])
-    found = [measured(np.full(int(n), -gap), np.zeros(int(n))) for n in example.values["n"]]
-    ratios = [np.sqrt(each.chi_squared_sequence + 1.0) for each in found]
+    results = [measured(np.full(int(n), -gap), np.zeros(int(n))) for n in example.values["n"]]
+    ratios = [np.sqrt(each.chi_squared_sequence + 1.0) for each in results]
     np.testing.assert_allclose(ratios, np.minimum(example.expect["sequence_ratio"], np.exp(20.0)), rtol=1e-5)
 
 

@@ -36,11 +36,11 @@ def chosen(example: Example) -> Found:
         {"path": path_of(mask), "reward": float(reward), "logprobs": logprobs.tolist()}
         for mask, reward, logprobs in zip(([1, 1], [1, 0, 1, 1]), given[[0, -1]], np.split(old, [2]), strict=True)
     ]
-    found = computed(LOSSES, ["loss"], members=members, policy={"logprob": new.tolist()})
+    result = computed(LOSSES, ["loss"], members=members, policy={"logprob": new.tolist()})
     return {
         "covariance": covariance(new, given),
         "chosen": PENALTY.only.chosen(weighted_tokens(new, given)).numpy(),
-        "loss": found["loss"],
+        "loss": result["loss"],
     }
 
 
@@ -57,8 +57,8 @@ def both_signs(example: Example) -> Found:
 @EXAMPLES.by("no clip: a ratio of two keeps its gradient")
 def no_clip(example: Example) -> Found:
     old, new, given = (example.values[name] for name in ("old", "logp", "A"))
-    found = single_tokens(choosing(0.67), old, new, given)  # the two that the example chooses
-    return {"loss": found["loss"], "slope_of_token_loss_in_logp": found["gradient.logprob"] * len(given)}
+    result = single_tokens(choosing(0.67), old, new, given)  # the two that the example chooses
+    return {"loss": result["loss"], "slope_of_token_loss_in_logp": result["gradient.logprob"] * len(given)}
 
 
 @EXAMPLES.by("the first optimizer step has no penalty, the second has")
@@ -82,12 +82,12 @@ def unscored(example: Example) -> Found:
         for each, reward in zip(groups, (1, 0, 0), strict=True)
     ]
     members.append({"path": "1 | 3 3"})
-    found = computed(recipes.KL_COV.replace(minibatches=1), ["loss", "token.advantage"], members=members)
+    result = computed(recipes.KL_COV.replace(minibatches=1), ["loss", "token.advantage"], members=members)
     by_rollout = advantages(recipes.KL_COV, [1.0, 0.0, 0.0, np.nan])[0]
-    np.testing.assert_allclose(found["token.advantage"][:5], np.repeat(by_rollout[:3], [2, 1, 2]))
+    np.testing.assert_allclose(result["token.advantage"][:5], np.repeat(by_rollout[:3], [2, 1, 2]))
     return {
         "covariance": covariance(new, given),
-        "loss_at_ratio_1": found["loss"],
+        "loss_at_ratio_1": result["loss"],
         "advantage_of_tokens": np.repeat(by_rollout, [2, 1, 2, 2]),
     }
 

@@ -27,11 +27,11 @@ def numbers(rates: Sequence[float], total: int, **options: Any) -> Value:
 
 def rates_after(*visits: Sequence[float]) -> list[float]:
     """Return the success rate of a task after each visit."""
-    state, story, found = TRACK.initial_state(), Story(), []
+    state, story, results = TRACK.initial_state(), Story(), []
     for iteration, outcomes in enumerate(visits):
         state = TRACK.next(state, story.visits(iteration, {0: outcomes}))
-        found.append(float(TRACK.estimate(state, story.candidates([0], iteration + 1))[0]))
-    return found
+        results.append(float(TRACK.estimate(state, story.candidates([0], iteration + 1))[0]))
+    return results
 
 
 @EXAMPLES.by("ten rollouts for two prompts")

@@ -31,11 +31,11 @@ def bonus(lengths: Sequence[int], given: Sequence[float], logprobs: Value, entro
         "columns": {"token": {"reference_logprob": logprobs.tolist()}},
         "policy": {"logprob": logprobs.tolist(), "entropy": entropies.tolist()},
     }
-    found = computed(LOSSES, ["loss", "gradient.entropy"], **iteration)
+    result = computed(LOSSES, ["loss", "gradient.entropy"], **iteration)
     free = computed(given_advantages(recipes.LIGHT_IF, entropy=0.0), ["loss"], **iteration)
     return {
-        "entropy_term": found["loss"] - free["loss"],
-        "coefficient": -found["gradient.entropy"] * len(logprobs),
+        "entropy_term": result["loss"] - free["loss"],
+        "coefficient": -result["gradient.entropy"] * len(logprobs),
     }
 
 
@@ -49,21 +49,21 @@ def coefficients(example: Example) -> Found:
 def lengths(example: Example) -> Found:
     counts = example.values["n"].astype(int).tolist()
     logprobs = np.full(sum(counts), -1.0)
-    found = np.asarray(bonus(counts, [0.0] * len(counts), logprobs, np.ones(len(logprobs)))["coefficient"])
-    return {"coefficient": found[np.cumsum([0, *counts[:-1]])]}
+    coefficient_values = np.asarray(bonus(counts, [0.0] * len(counts), logprobs, np.ones(len(logprobs)))["coefficient"])
+    return {"coefficient": coefficient_values[np.cumsum([0, *counts[:-1]])]}
 
 
 @EXAMPLES.by("supervised loss over ten tokens")
 def supervised(example: Example) -> Found:
     given = example.values
-    found = computed(
+    result = computed(
         recipes.LIGHT_IF,
         ["loss", "gradient.logprob"],
         stage="warm_start",
         members=answers([len(given["CE"])], [1]),
         policy={"logprob": (-given["CE"]).tolist(), "entropy": given["H"].tolist()},
     )
-    return {"kept": found["gradient.logprob"] != 0, "loss": found["loss"]}
+    return {"kept": result["gradient.logprob"] != 0, "loss": result["loss"]}
 
 
 @EXAMPLES.by("dense rewards of a group")

@@ -55,8 +55,8 @@ def alone(example: Example) -> Found:
 
 @EXAMPLES.by("one rollout has no score (convention: it is in neither statistic)")
 def unscored(example: Example) -> Found:
-    found = advantages(recipes.LITE_PPO, [*example.values["a"], np.nan], example.values["b"])
-    return {"advantage_a": found[0]}
+    group_advantages = advantages(recipes.LITE_PPO, [*example.values["a"], np.nan], example.values["b"])
+    return {"advantage_a": group_advantages[0]}
 
 
 @EXAMPLES.by("token mean over rows with foreign tokens")

@@ -28,14 +28,14 @@ def objective(longest: float, *draws: tuple[Sequence[float], Sequence[float], fl
     members = answers([len(weights) for weights, _, _ in draws], [given for _, _, given in draws])
     trainer = np.concatenate([weights for weights, _, _ in draws]) - 1.0
     moved = trainer + np.concatenate([ratios for _, ratios, _ in draws])
-    found = computed(
+    result = computed(
         recipe,
         ["loss"],
         members=members,
         columns={"token": {"recomputed_logprob": trainer.tolist()}},
         policy={"logprob": moved.tolist()},
     )
-    return -found["loss"]
+    return -result["loss"]
 
 
 @EXAMPLES.by("responses of three and of one tokens, T_max = 4")
@@ -61,11 +61,11 @@ def maximum(example: Example) -> Found:
 
 @EXAMPLES.by("two optimizer steps")
 def steps(example: Example) -> Found:
-    given, found = example.values, {}
+    given, results = example.values, {}
     for name, ratios in (("objective_1", given["first"]), ("objective_2", given["second"])):
         draws = zip(ratios.tolist(), given["A"].tolist(), strict=True)
-        found[name] = objective(1.0, *[([0.0], [ratio], advantage) for ratio, advantage in draws])
-    return found
+        results[name] = objective(1.0, *[([0.0], [ratio], advantage) for ratio, advantage in draws])
+    return results
 
 
 @EXAMPLES.by("groups of five and of one")

@@ -36,15 +36,15 @@ def filtered(example: Example) -> Found:
     rewards = {"a": [1.0, 0.5, 0.0, 0.5], "b": [1.0, 0.0, 0.0]}
     members = [{"group": name, "path": "1 | 3", "reward": each} for name, group in rewards.items() for each in group]
     recipe = recipes.LOOP.replace(weight=replace(recipes.LOOP.weight, multiple=4, round_up=True))
-    found = computed(recipe, ["draw.advantage", "draw.weight"], members=members)
-    return {"kept": np.sum(found["draw.weight"] > 0), "above": np.abs(found["draw.advantage"]) >= 0.01}
+    result = computed(recipe, ["draw.advantage", "draw.weight"], members=members)
+    return {"kept": np.sum(result["draw.weight"] > 0), "above": np.abs(result["draw.advantage"]) >= 0.01}
 
 
 @EXAMPLES.by("objective of tokens")
 def objective(example: Example) -> Found:
     old = np.full(5, -1.0)
-    found = single_tokens(PAPER, old, old + np.log(example.values["w"]), example.values["A"])
-    return {"loss": found["loss"], "has_gradient": np.abs(found["gradient.logprob"]) > 0}
+    result = single_tokens(PAPER, old, old + np.log(example.values["w"]), example.values["A"])
+    return {"loss": result["loss"], "has_gradient": np.abs(result["gradient.logprob"]) > 0}
 
 
 @EXAMPLES.by("two groups of which two rollouts are removed")
@@ -52,7 +52,7 @@ def removed(example: Example) -> Found:
     del example
     paths = {"a": ["1 | 3*2 ~ 9*3 | 4*2", "1 | 3", "1 | 3*2"], "b": ["2 | 3*3", "2 | 4"]}
     rewards = {"a": [1.0, 0.0, 0.5], "b": [0.5, 0.5]}
-    found = computed(
+    result = computed(
         recipes.LOOP.replace(epochs=1, minibatches=1),
         ["draw.advantage", "draw.weight", "gradient.logprob"],
         members=[
@@ -62,35 +62,35 @@ def removed(example: Example) -> Found:
         ],
         columns={"token": {"recomputed_logprob": [-1.0] * 11}},
     )
-    slopes = found["gradient.logprob"]
+    slopes = result["gradient.logprob"]
     np.testing.assert_allclose(slopes[:4], slopes[0], rtol=1e-6)
     assert not slopes[5:].any()
-    return {"advantage": found["draw.advantage"], "kept": found["draw.weight"], "slope": slopes[[0, 4]]}
+    return {"advantage": result["draw.advantage"], "kept": result["draw.weight"], "slope": slopes[[0, 4]]}
 
 
 @EXAMPLES.by("loss of tokens")
 def token_loss(example: Example) -> Found:
     old = np.full(4, -1.0)
-    found = single_tokens(LOSSES, old, old + np.log(example.values["w"]), example.values["A"])
-    return {"loss": 32 / 4 * found["loss"]}
+    result = single_tokens(LOSSES, old, old + np.log(example.values["w"]), example.values["A"])
+    return {"loss": 32 / 4 * result["loss"]}
 
 
 @EXAMPLES.by("constant divisor")
 def constant(example: Example) -> Found:
     given, lengths = example.values["A"], example.values["n"].astype(int)
     members = answers(lengths.tolist(), given.tolist())
-    found = computed(LOSSES, ["loss", "gradient.logprob"], members=members)
-    weights = -found["gradient.logprob"][[0, -1]] / given
-    return {"loss": found["loss"], "token_weight": weights}
+    result = computed(LOSSES, ["loss", "gradient.logprob"], members=members)
+    weights = -result["gradient.logprob"][[0, -1]] / given
+    return {"loss": result["loss"], "token_weight": weights}
 
 
 @EXAMPLES.by("second epoch")
 def second(example: Example) -> Found:
     old, one = np.full(1, -1.0), np.ones(1)
-    found = [single_tokens(LOSSES, old, old + np.log(ratio), one) for ratio in example.values["w"]]
+    results = [single_tokens(LOSSES, old, old + np.log(ratio), one) for ratio in example.values["w"]]
     return {
-        "objective": np.array([-32 * each["loss"][0] for each in found]),
-        "has_gradient": np.array([each["gradient.logprob"][0] != 0 for each in found]),
+        "objective": np.array([-32 * each["loss"][0] for each in results]),
+        "has_gradient": np.array([each["gradient.logprob"][0] != 0 for each in results]),
     }
 
 
@@ -103,8 +103,8 @@ def stragglers(example: Example) -> Found:
 def trajectory(example: Example) -> Found:
     by_sequence = given_advantages(recipes.LOOP, ratio=Ratio("sequence", "sum"))
     logprobs = (example.values["d"] - 1.0).tolist()
-    found = computed(by_sequence, ["loss"], members=answers([3], [1]), policy={"logprob": logprobs})
-    return {"ratio": -found["loss"]}
+    result = computed(by_sequence, ["loss"], members=answers([3], [1]), policy={"logprob": logprobs})
+    return {"ratio": -result["loss"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

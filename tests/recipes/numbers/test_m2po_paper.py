@@ -55,22 +55,22 @@ def counts(example: Example) -> Found:
     # With no budget every token that counts exceeds it, and loses its gradient.
     ratios, given = example.values["log_r"], example.values["A"]
     old = np.full(len(given), -1.0)
-    found = []
+    results = []
     for options in ({"mask": SecondMomentMask(1e-12)}, {**CAPPED, "clip": replace(CLIP, at_most=1e-12)}):
         losses = given_advantages(recipes.M2PO, **options)
-        found.append(single_tokens(losses, old, old + ratios, given)["gradient.logprob"] == 0)
-    np.testing.assert_array_equal(*found)
-    return {"counts": found[0]}
+        results.append(single_tokens(losses, old, old + ratios, given)["gradient.logprob"] == 0)
+    np.testing.assert_array_equal(*results)
+    return {"counts": results[0]}
 
 
 @EXAMPLES.by("which tokens are masked")
 def masked(example: Example) -> Found:
     given = example.values
     away, own_tokens = given["log_r"], given["own"]
-    found = one_rollout(LOSSES, np.full(len(away), -4.0), away - 4.0, given["A"], own_tokens)
+    result = one_rollout(LOSSES, np.full(len(away), -4.0), away - 4.0, given["A"], own_tokens)
     gradient = np.zeros(len(own_tokens))
-    gradient[own_tokens > 0] = found["gradient.logprob"]
-    return {"objective": -found["loss"], "gradient": gradient, "mask": gradient != 0}
+    gradient[own_tokens > 0] = result["gradient.logprob"]
+    return {"objective": -result["loss"], "gradient": gradient, "mask": gradient != 0}
 
 
 @EXAMPLES.by("the mask goes on until the rest fits")
@@ -86,19 +86,19 @@ def keeps(example: Example) -> Found:
 
 @EXAMPLES.by("the threshold of a batch")
 def threshold(example: Example) -> Found:
-    found = bounds(CLIP, example.values["d"])
-    return {"tau": np.log(float(found.upper)), "bounds": np.array([float(found.lower), float(found.upper)])}
+    result = bounds(CLIP, example.values["d"])
+    return {"tau": np.log(float(result.upper)), "bounds": np.array([float(result.lower), float(result.upper)])}
 
 
 @EXAMPLES.by("within the budget nothing is bounded")
 def within(example: Example) -> Found:
     squares = np.maximum(example.values["d"], 1e-12)  # a token at ratio 1 would not count
-    found = bounds(CLIP, squares)
+    result = bounds(CLIP, squares)
     old = np.full(len(squares), -1.0)
     losses = LOSSES, given_advantages(recipes.M2PO, **CAPPED)
     sums = [3 * single_tokens(each, old, old + np.sqrt(squares), np.ones(3))["loss"] for each in losses]
     np.testing.assert_allclose(sums[0], sums[1])
-    return {"within": float(np.isinf(float(found.upper))), "loss": sums[0] + np.exp(np.sqrt(squares[:2])).sum()}
+    return {"within": float(np.isinf(float(result.upper))), "loss": sums[0] + np.exp(np.sqrt(squares[:2])).sum()}
 
 
 @EXAMPLES.by("all beyond the budget")
@@ -111,16 +111,16 @@ def four(example: Example) -> Found:
     old = np.full(4, -1.0)
     tau = float(example.values["tau"])
     fixed = given_advantages(recipes.M2PO, mask=None, clip=Clip(tau, tau, scale="log"))
-    found = single_tokens(fixed, old, old + example.values["log_r"], example.values["A"])
-    return {"loss": found["loss"], "has_gradient": found["gradient.logprob"] != 0}
+    result = single_tokens(fixed, old, old + example.values["log_r"], example.values["A"])
+    return {"loss": result["loss"], "has_gradient": result["gradient.logprob"] != 0}
 
 
 @EXAMPLES.by("floors, when they are on")
 def floors(example: Example) -> Found:
     # Squares whose second value, 0.2 ** 2, is the threshold.
     del example
-    found = bounds(replace(CLIP, narrowest=Clip(0.3, 0.5)), np.array([0.01, 0.04, 0.09, 0.25]))
-    return {"low": 1.0 - float(found.lower), "high": float(found.upper) - 1.0}
+    result = bounds(replace(CLIP, narrowest=Clip(0.3, 0.5)), np.array([0.01, 0.04, 0.09, 0.25]))
+    return {"low": 1.0 - float(result.lower), "high": float(result.upper) - 1.0}
 
 
 @EXAMPLES.by(ALONE)

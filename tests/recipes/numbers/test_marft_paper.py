@@ -37,10 +37,10 @@ def chained(example: Example) -> Found:
         member["reward"] = sum(step["reward"] for step in member["steps"])
     order = [0, 2, 1, 3]
     columns = {"step": {"value": values[order].tolist()}, "token": {"old_value": [0.0] * 4}}
-    found = computed(
+    result = computed(
         recipes.MARFT.replace(advantage=RAW), ["step.advantage", "step.return"], members=members, columns=columns
     )
-    return {"advantage": found["step.advantage"][order], "return": found["step.return"][order]}
+    return {"advantage": result["step.advantage"][order], "return": result["step.return"][order]}
 
 
 def policy_loss(advantages: Value, lengths: list[int], **policy: Any) -> Mapping[str, Value]:
@@ -58,29 +58,29 @@ def policy_loss(advantages: Value, lengths: list[int], **policy: Any) -> Mapping
 
 @EXAMPLES.by("tokens that another policy sampled")
 def off_policy(example: Example) -> Found:
-    found = policy_loss(example.values["A"], [1] * 4, logprob=example.values["new"].tolist())
-    return {"loss": found["loss.policy"]}
+    result = policy_loss(example.values["A"], [1] * 4, logprob=example.values["new"].tolist())
+    return {"loss": result["loss.policy"]}
 
 
 @EXAMPLES.by("the joint ratio of an action")
 def joint(example: Example) -> Found:
     new, old = example.values["new"], example.values["old"]
     entropy = [float(example.values["entropy"])] * 2
-    found = policy_loss(example.values["A"], [2], logprob=(new - old - 1.0).tolist(), entropy=entropy)
-    return {"ratio": -found["gradient.logprob"].sum() / 2, "loss": found["loss.policy"]}
+    result = policy_loss(example.values["A"], [2], logprob=(new - old - 1.0).tolist(), entropy=entropy)
+    return {"ratio": -result["gradient.logprob"].sum() / 2, "loss": result["loss.policy"]}
 
 
 @EXAMPLES.by("value losses")
 def critic(example: Example) -> Found:
     values = example.values
-    found = computed(
+    result = computed(
         WEIGHTED,
         ["loss.critic"],
         members=answers([1, 1], [0.0, 0.0]),
         columns={"token": {"return": values["R"].tolist(), "old_value": values["V_old"].tolist()}},
         critic={"value": values["V"].tolist()},
     )
-    return {"loss_by_the_formula": found["loss.critic"]}
+    return {"loss_by_the_formula": result["loss.critic"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

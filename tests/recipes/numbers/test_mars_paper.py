@@ -49,8 +49,8 @@ def turns(rewards: Sequence[float], lengths: Sequence[int] | None = None, **memb
 def centred(*members: dict[str, Any]) -> Value:
     """Return the centred rewards of turns; nan if the reward is unknown."""
     names = ["step.step_score", "step.advantage"]
-    found = computed(CODE.replace(advantage=CENTRING), names, members=members)
-    return np.where(np.isnan(found["step.step_score"]), np.nan, found["step.advantage"])
+    result = computed(CODE.replace(advantage=CENTRING), names, members=members)
+    return np.where(np.isnan(result["step.step_score"]), np.nan, result["step.advantage"])
 
 
 @EXAMPLES.by("returns first, then the mean of a player")
@@ -60,8 +60,8 @@ def returns(example: Example) -> Found:
         turns(given[name].tolist(), group=name, agent=int(name == "second"))  # one seat
         for name in names
     ]
-    found = computed(RECIPE, ["step.advantage"], members=members)["step.advantage"]
-    parts = np.split(found, np.cumsum([len(given[name]) for name in names])[:-1])
+    advantages = computed(RECIPE, ["step.advantage"], members=members)["step.advantage"]
+    parts = np.split(advantages, np.cumsum([len(given[name]) for name in names])[:-1])
     return dict(zip(names, parts, strict=True))
 
 
@@ -78,16 +78,16 @@ def rewards(example: Example) -> Found:
 @EXAMPLES.by("centring for each player, unequal turns")
 def players(example: Example) -> Found:
     first, second = (example.values[name].tolist() for name in ("first", "second"))
-    found = centred(turns(first, group="a", agent=0), turns(second, group="b", agent=1))
-    return {"first": found[: len(first)], "second": found[len(first) :]}
+    turn_advantages = centred(turns(first, group="a", agent=0), turns(second, group="b", agent=1))
+    return {"first": turn_advantages[: len(first)], "second": turn_advantages[len(first) :]}
 
 
 @EXAMPLES.by("whitening and return over tokens of two turns")
 def whitened_returns(example: Example) -> Found:
     member = turns(example.values["r"][1::2].tolist(), [2, 2])
     recipe = CODE.replace(advantage=(CENTRING, RETURNS))
-    found = computed(recipe, ["token.advantage"], members=[member])["token.advantage"]
-    return {"advantage": found, "whitened": found - np.append(found[1:], 0.0)}
+    advantages = computed(recipe, ["token.advantage"], members=[member])["token.advantage"]
+    return {"advantage": advantages, "whitened": advantages - np.append(advantages[1:], 0.0)}
 
 
 @EXAMPLES.by("distinct values, then whitening")
@@ -96,11 +96,11 @@ def distinct(example: Example) -> Found:
     members = [turns([0.0], [len(each)], group=str(place), agent=place) for place, each in enumerate(given)]
     columns = {"token": {"given": np.concatenate(given).tolist()}}
 
-    def found(recipe: Recipe) -> Value:
+    def compute(recipe: Recipe) -> Value:
         return computed(recipe, ["token.advantage"], members=members, columns=columns)["token.advantage"]
 
-    one, other = np.split(found(CODE.replace(advantage=(GIVEN, DISTINCT))), [len(given[0])])
-    white = found(CODE.replace(advantage=(GIVEN, DISTINCT, WHITENING)))
+    one, other = np.split(compute(CODE.replace(advantage=(GIVEN, DISTINCT))), [len(given[0])])
+    white = compute(CODE.replace(advantage=(GIVEN, DISTINCT, WHITENING)))
     return {"centred_first": one, "centred_second": other, "whitened": white}
 
 
@@ -117,7 +117,7 @@ def two_trajectories(example: Example) -> Found:
     new = np.log(np.concatenate([one["u"], other["u"]])) - 1.0
     away = np.append(np.zeros(len(one["u"])), example.values["d_2"])
     members = [{"path": "1 | 3 ~ 9 | 4 5", "reward": one["A"][0]}, {"path": "1 | 3", "reward": other["A"][0]}]
-    found = {
+    results = {
         name: computed(
             LOSSES,
             ["loss"],
@@ -130,9 +130,9 @@ def two_trajectories(example: Example) -> Found:
     return {
         "first": losses_of(**dict(zip(("ratios", "given"), one.values(), strict=True)))[0],
         "second": losses_of(**dict(zip(("ratios", "given"), other.values(), strict=True)))[0],
-        "policy": found["policy"],
-        "kl": (found["loss"] - found["policy"]) / RECIPE.loss.kl.coefficient,
-        "loss": found["loss"],
+        "policy": results["policy"],
+        "kl": (results["loss"] - results["policy"]) / RECIPE.loss.kl.coefficient,
+        "loss": results["loss"],
     }
 
 

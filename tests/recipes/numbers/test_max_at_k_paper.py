@@ -26,8 +26,8 @@ def transformed(rewards: Value, k: int, *, ratios: Value | None = None) -> Value
     recipe = BATCH.replace(loss=replace(LOSS, k=k, kl=None))
     members = answers([1] * len(rewards), rewards.tolist())
     now = -1.0 + np.log1p(np.zeros(len(rewards)) if ratios is None else ratios)
-    found = computed(recipe, ["gradient.logprob"], members=members, policy={"logprob": now.tolist()})
-    return -found["gradient.logprob"] * len(rewards)
+    result = computed(recipe, ["gradient.logprob"], members=members, policy={"logprob": now.tolist()})
+    return -result["gradient.logprob"] * len(rewards)
 
 
 def before(rewards: Value, link: MaxAtK, advantage: GroupRelative, unscored: int = 0) -> Value:
@@ -54,8 +54,8 @@ def four(example: Example) -> Found:
 
 @EXAMPLES.by("five rewards in another order, k = 3")
 def five(example: Example) -> Found:
-    found = transformed(example.values["r"], 3)
-    return {"max_at_3": found.sum() / 3, "transformed": found}
+    result = transformed(example.values["r"], 3)
+    return {"max_at_3": result.sum() / 3, "transformed": result}
 
 
 @EXAMPLES.by("off-policy weights, k = 2")
@@ -65,8 +65,8 @@ def off_policy(example: Example) -> Found:
 
 @EXAMPLES.by("off-policy weights, k = 3 of four")
 def of_four(example: Example) -> Found:
-    found = transformed(example.values["r"], 3, ratios=example.values["d"])
-    return {"transformed_2": found[1], "transformed_3": found[2]}
+    result = transformed(example.values["r"], 3, ratios=example.values["d"])
+    return {"transformed_2": result[1], "transformed_3": result[2]}
 
 
 @EXAMPLES.by("two iterations on the same batch")
@@ -94,9 +94,9 @@ def alone(example: Example) -> Found:
 
 @EXAMPLES.by("one completion of four has no score (convention)")
 def unscored(example: Example) -> Found:
-    found = scored(example.values["r"], 2, unscored=1)
-    assert found[-1] == 0.0
-    return {"advantage_n_minus_1": [*found[:-1], np.nan]}
+    result = scored(example.values["r"], 2, unscored=1)
+    assert result[-1] == 0.0
+    return {"advantage_n_minus_1": [*result[:-1], np.nan]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -25,8 +25,8 @@ def credited(rewards: Value, recipe: Recipe = recipes.MC_GRPO) -> dict[str, Valu
     members = answers([1] * len(rewards), rewards.tolist())
     columns = {"token": {"reference_logprob": [-1.0] * len(members)}}
     names = ["draw.advantage", "draw.keep", *(["draw.weight"] if len(recipe.chain("weight")) > 1 else [])]
-    found = computed(recipe, names, members=members, columns=columns)
-    return {name.removeprefix("draw."): values for name, values in found.items()}
+    result = computed(recipe, names, members=members, columns=columns)
+    return {name.removeprefix("draw."): values for name, values in result.items()}
 
 
 @EXAMPLES.by("five rewards, G of 4")

@@ -38,11 +38,11 @@ def gae(example: Example) -> Found:
         "members": answers([2, 1], [0, 0]),
         "columns": {"token": {name: np.asarray(values, float).tolist() for name, values in tokens.items()}},
     }
-    found = computed(recipes.MDPO.replace(advantage=first), ["token.advantage", "token.return"], **iteration)
+    result = computed(recipes.MDPO.replace(advantage=first), ["token.advantage", "token.return"], **iteration)
     normalised = computed(recipes.MDPO.replace(advantage=(first, WHITENING)), ["token.advantage"], **iteration)
     return {
-        "advantage": found["token.advantage"],
-        "return": found["token.return"],
+        "advantage": result["token.advantage"],
+        "return": result["token.return"],
         "normalised": normalised["token.advantage"],
     }
 
@@ -83,7 +83,7 @@ def step_size(example: Example) -> Found:
 def values(example: Example) -> Found:
     """The objective is twice ours, which has halves of squares."""
     given = example.values
-    found = computed(
+    result = computed(
         recipes.MDPO.replace(advantage=replace(GAE, column="given", outcome=""), loss=_one_step()),
         ["loss.critic"],
         number=HALF,
@@ -97,7 +97,7 @@ def values(example: Example) -> Found:
         },
         critic={"value": given["V"].tolist()},
     )
-    return {"loss": 2 * found["loss.critic"]}
+    return {"loss": 2 * result["loss.critic"]}
 
 
 def _one_step() -> Any:

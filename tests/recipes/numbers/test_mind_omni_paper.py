@@ -28,13 +28,13 @@ def scored_texts(similarities: Value, formats: Value) -> dict[str, Value]:
         {**answer, "rewards": {"format": of}, **TEXT}
         for answer, of in zip(answers([1] * len(similarities), similarities.tolist()), formats.tolist(), strict=True)
     ]
-    found = computed(
+    result = computed(
         recipes.MIND_OMNI,
         ["draw.score", "draw.advantage"],
         members=members,
         columns={"token": {"reference_logprob": [-1.0] * len(similarities)}},
     )
-    return {"reward": found["draw.score"], "advantage": found["draw.advantage"]}
+    return {"reward": result["draw.score"], "advantage": result["draw.advantage"]}
 
 
 @EXAMPLES.by("rewards and advantages")
@@ -48,8 +48,10 @@ def unscored(example: Example) -> Found:
     members = [answer | TEXT for answer in answers([1] * 4, scores)]
     recipe = recipes.MIND_OMNI.replace(reward=OutcomeScore())
     columns = {"token": {"reference_logprob": [-1.0] * 4}}
-    found = computed(recipe, ["draw.advantage"], members=members, columns=columns)["draw.advantage"]
-    return {"advantage": [*found[:3], float("nan") if found[3] == 0 else found[3]]}  # 0: no loss is computed
+    advantages = computed(recipe, ["draw.advantage"], members=members, columns=columns)["draw.advantage"]
+    return {
+        "advantage": [*advantages[:3], float("nan") if advantages[3] == 0 else advantages[3]]
+    }  # 0: no loss is computed
 
 
 @EXAMPLES.by("text loss over responses of two lengths")
@@ -63,7 +65,7 @@ def text_loss(example: Example) -> Found:
 @EXAMPLES.by("two optimizer steps of a batch, were there any (eps 0.2 as an example)")
 def later_step(example: Example) -> Found:
     members = [answer | TEXT for answer in answers([1] * 3, example.values["A"].tolist())]
-    found = {}
+    results = {}
     for step in ("first", "second"):
         log_probs = example.values[step].tolist()
         numbers = computed(
@@ -73,9 +75,9 @@ def later_step(example: Example) -> Found:
             columns={"token": {"reference_logprob": log_probs}},
             policy={"logprob": log_probs},
         )
-        found |= {f"{step}_loss": numbers["loss"], f"{step}_has_gradient": abs(numbers["gradient.logprob"]) > 1e-6}
-    del found["first_has_gradient"]
-    return found
+        results |= {f"{step}_loss": numbers["loss"], f"{step}_has_gradient": abs(numbers["gradient.logprob"]) > 1e-6}
+    del results["first_has_gradient"]
+    return results
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

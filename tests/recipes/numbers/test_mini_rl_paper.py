@@ -23,14 +23,14 @@ def coefficients(example: Example, now: str, **options: Any) -> Value:
     given = example.values
     own_tokens = given["mask"] > 0 if "mask" in given else np.ones(len(given["mu"]), bool)
     mu, old, new = (given[name][own_tokens] for name in ("mu", "old", now))
-    found = single_tokens(
+    result = single_tokens(
         given_advantages(recipes.MINI_RL, **options),
         mu,
         new,
         np.broadcast_to(given["A"], len(given["mu"]))[own_tokens],
         proximal_logprob=old,
     )
-    return -len(mu) * found["gradient.logprob"]
+    return -len(mu) * result["gradient.logprob"]
 
 
 @EXAMPLES.by("five tokens of one response, first mini-batch")
@@ -41,18 +41,20 @@ def first_step(example: Example) -> Found:
     losses = LOSSES.replace(loss=given_advantages(recipes.MINI_RL, clip=None, mask=None).loss)
     advantages = np.full(len(own_tokens), given["A"])
     coefficient = np.zeros(len(own_tokens))
-    coefficient[own_tokens] = -one_rollout(losses, given["mu"], given["old"], advantages, own_tokens)["gradient.logprob"]
+    coefficient[own_tokens] = -one_rollout(losses, given["mu"], given["old"], advantages, own_tokens)[
+        "gradient.logprob"
+    ]
     np.testing.assert_allclose(coefficient[own_tokens], coefficients(example, "old"), rtol=1e-5)
     return {"coefficient": coefficient}
 
 
 @EXAMPLES.by("a later mini-batch")
 def later_step(example: Example) -> Found:
-    found = coefficients(example, "new")
+    coefficient = coefficients(example, "new")
     return {
-        "mask": found != 0,
+        "mask": coefficient != 0,
         "weight": coefficients(example, "new", mask=None) / example.values["A"],
-        "coefficient": found,
+        "coefficient": coefficient,
         "coefficient_at_first_step": coefficients(example, "old"),
     }
 

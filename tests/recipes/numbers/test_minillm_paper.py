@@ -28,15 +28,15 @@ def responses(example: Example) -> Found:
     ]
     returns = (recipes.MINILLM.chain("advantage")[0], MeanReturn(own=True))
     whiten = GroupRelative(column="advantage", level="token", group_by="batch", eps=0.0, variance_eps=1e-8)
-    found = {}
+    results = {}
     for name, recipe in (
         ("advantage", recipes.MINILLM),
         ("return_code", recipes.MINILLM.replace(advantage=returns)),
         ("advantage_code", recipes.MINILLM.replace(advantage=(*returns, whiten))),
     ):
         columns = {"token": {"teacher_logprob": q}}
-        found[name] = computed(recipe, ["token.advantage"], members=members, columns=columns)["token.advantage"]
-    return found
+        results[name] = computed(recipe, ["token.advantage"], members=members, columns=columns)["token.advantage"]
+    return results
 
 
 @EXAMPLES.by("an older policy sampled")
@@ -45,8 +45,8 @@ def older(example: Example) -> Found:
     recipe = given_advantages(recipes.MINILLM.replace(loss=recipes.MINILLM.loss.first))
     pairs = zip(example.values["old"].tolist(), example.values["A"].tolist(), strict=True)
     members = [{"path": f"1 | {3 + place}", "reward": a, "logprobs": [old]} for place, (old, a) in enumerate(pairs)]
-    found = computed(recipe, ["loss"], members=members, policy={"logprob": example.values["new"].tolist()})
-    return {"loss": found["loss"]}
+    result = computed(recipe, ["loss"], members=members, policy={"logprob": example.values["new"].tolist()})
+    return {"loss": result["loss"]}
 
 
 @EXAMPLES.by("the mixture sampled")

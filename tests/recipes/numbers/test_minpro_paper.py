@@ -70,8 +70,8 @@ def groups(example: Example) -> Found:
         )
     ]
     policy = {"logprob": np.repeat(given["lp"], lengths).tolist()}
-    found = computed(recipes.MINPRO, ["loss"], members=members, policy=policy)
-    return {"advantage_five": five, "advantage_three": three, "objective": -found["loss"]}
+    result = computed(recipes.MINPRO, ["loss"], members=members, policy=policy)
+    return {"advantage_five": five, "advantage_three": three, "objective": -result["loss"]}
 
 
 @EXAMPLES.by("a group of one")

@@ -30,16 +30,18 @@ def advantages(example: Example) -> Found:
     one, other = example.values["R_a"].tolist(), example.values["R_b"].tolist()
     members = [*answers([1] * 4, one, group="a"), *answers([1] * 3, other, group="b")]
     members.insert(4, {**answers([2], [1.0], origin="expert", unsampled=True)[0], "group": "a"})
-    found = computed(recipes.MM_HELIX, ["draw.advantage"], members=members)["draw.advantage"]
-    assert found[4] == 0
-    return {"advantage_a_n_minus_1": found[:4], "advantage_b_n_minus_1": found[5:]}
+    draw_advantages = computed(recipes.MM_HELIX, ["draw.advantage"], members=members)["draw.advantage"]
+    assert draw_advantages[4] == 0
+    return {"advantage_a_n_minus_1": draw_advantages[:4], "advantage_b_n_minus_1": draw_advantages[5:]}
 
 
 @EXAMPLES.by("one rollout of four has no score (convention)")
 def unscored(example: Example) -> Found:
     members = answers([1] * 4, [*example.values["R"].tolist(), float("nan")])
-    found = computed(recipes.MM_HELIX, ["draw.advantage"], members=members)["draw.advantage"]
-    return {"advantage": [*found[:3], float("nan") if found[3] == 0 else found[3]]}  # 0: no loss is computed
+    draw_advantages = computed(recipes.MM_HELIX, ["draw.advantage"], members=members)["draw.advantage"]
+    return {
+        "advantage": [*draw_advantages[:3], float("nan") if draw_advantages[3] == 0 else draw_advantages[3]]
+    }  # 0: no loss is computed
 
 
 def gates(successes: Value) -> Value:
@@ -49,8 +51,8 @@ def gates(successes: Value) -> Value:
         for member in range(3):
             members += answers([1], [0.0], group=f"{place}", success=member < count)
         members += answers([1], [1.0], group=f"{place}", success=True, origin="expert", unsampled=True)
-    found = computed(recipes.MM_HELIX.replace(weight=SparseGate(successes=2)), ["draw.imitation"], members=members)
-    return found["draw.imitation"].reshape(-1, 4)[:, 3]
+    result = computed(recipes.MM_HELIX.replace(weight=SparseGate(successes=2)), ["draw.imitation"], members=members)
+    return result["draw.imitation"].reshape(-1, 4)[:, 3]
 
 
 @EXAMPLES.by("the gate of three prompts at R_hat = 2")
@@ -104,14 +106,14 @@ def clipped(example: Example) -> Found:
 def later_step(example: Example) -> Found:
     members = answers([1] * 3, example.values["A"].tolist(), success=True)
     policies = {step: {"logprob": example.values[step].tolist()} for step in ("first", "second")}
-    found = {
+    results = {
         step: computed(WEIGHTED, ["loss", "gradient.logprob"], members=members, policy=policy)
         for step, policy in policies.items()
     }
     return {
-        "first_loss": found["first"]["loss"],
-        "second_loss": found["second"]["loss"],
-        "second_has_gradient": found["second"]["gradient.logprob"] != 0,
+        "first_loss": results["first"]["loss"],
+        "second_loss": results["second"]["loss"],
+        "second_has_gradient": results["second"]["gradient.logprob"] != 0,
     }
 
 

@@ -73,8 +73,8 @@ def cap(example: Example) -> Found:
         return SHAPED(small([(0, [len(logprobs)])], **columns)).column("advantage", "token")
 
     given = example.values["A"]
-    found = shaped(given)
-    return {"advantage": found, "shaping": found - given, "advantage_if_negative": shaped(-given)}
+    result = shaped(given)
+    return {"advantage": result, "shaping": result - given, "advantage_if_negative": shaped(-given)}
 
 
 @EXAMPLES.by("start and two visits")
@@ -103,8 +103,8 @@ def forgetting(example: Example) -> Found:
 def unscored(example: Example) -> Found:
     given = example.values
     evidence = [[value, 1.0 - value] for value in (*given["v"], 0.5)]
-    found = WHITENED(baselined(evidence, [*given["R"], np.nan])).column("advantage", "draw")
-    return {"advantage": np.where([False, False, False, True], np.nan, found)}
+    result = WHITENED(baselined(evidence, [*given["R"], np.nan])).column("advantage", "draw")
+    return {"advantage": np.where([False, False, False, True], np.nan, result)}
 
 
 @EXAMPLES.by("two responses of unequal length")

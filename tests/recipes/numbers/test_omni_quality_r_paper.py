@@ -25,10 +25,10 @@ NO_NUMBER = 100.0
 
 def errors_of(accuracies: Value, width: float = 0.8) -> list[float]:
     """Return errors that have these accuracy rewards."""
-    found = np.full(len(accuracies), NO_NUMBER)
+    errors = np.full(len(accuracies), NO_NUMBER)
     known = accuracies > 0
-    found[known] = width * np.sqrt(np.maximum(-2.0 * np.log(accuracies[known]), 0.0))
-    return found.tolist()
+    errors[known] = width * np.sqrt(np.maximum(-2.0 * np.log(accuracies[known]), 0.0))
+    return errors.tolist()
 
 
 def judged(errors: Sequence[float], formats: Sequence[float]) -> Mapping[str, Value]:
@@ -53,8 +53,8 @@ def rewards(example: Example) -> Found:
     given = example.values
     errors = [*(given["p"] - given["y"]).tolist(), NO_NUMBER]
     formats = [*(given["format"] / 0.5).tolist(), float(given["missing_format"])]
-    found = judged(errors, formats)
-    return {"accuracy": found["draw.accuracy"][:3], "reward": found["draw.score"]}
+    result = judged(errors, formats)
+    return {"accuracy": result["draw.accuracy"][:3], "reward": result["draw.score"]}
 
 
 @EXAMPLES.by("filter and group norm")
@@ -78,7 +78,7 @@ def spreads(example: Example) -> Found:
 @EXAMPLES.by("advantage by token")
 def by_token(example: Example) -> Found:
     given = example.values
-    found = computed(
+    result = computed(
         OMNI.replace(advantage=TOKENS),
         ["token.advantage"],
         members=[{"path": "1 | 3 3 3", "facts": {"error": 0}, "rewards": {"format": 0}}],
@@ -87,7 +87,7 @@ def by_token(example: Example) -> Found:
             "token": {"reference_logprob": (-1 - given["d"]).tolist()},
         },
     )
-    return {"advantage": found["token.advantage"]}
+    return {"advantage": result["token.advantage"]}
 
 
 def sequences(*rollouts: tuple[Value, Value, float]) -> Mapping[str, Value]:

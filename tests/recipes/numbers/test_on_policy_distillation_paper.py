@@ -20,9 +20,9 @@ def run(example: Example, members: list[dict[str, Any]], names: list[str], recip
     teacher = example.values["q"].tolist()
     policy = example.values.get("new", example.values["p"]).tolist()
     columns = {"token": {"teacher_logprob": teacher}}
-    found = computed(recipe, names, members=members, columns=columns, policy={"logprob": policy})
+    result = computed(recipe, names, members=members, columns=columns, policy={"logprob": policy})
     factors = {"token.advantage": 1, "loss": len(teacher), "gradient.logprob": len(teacher)}
-    return {name.removeprefix("token.").removesuffix(".logprob"): found[name] * factors[name] for name in names}
+    return {name.removeprefix("token.").removesuffix(".logprob"): result[name] * factors[name] for name in names}
 
 
 def member(path: str, logprobs: Any, reward: float) -> dict[str, Any]:

@@ -17,24 +17,24 @@ CommonExamples(EXAMPLES, recipes.OPO, but=["one rollout of four has no score (co
 @EXAMPLES.by("an uneven group")
 def uneven(example: Example) -> Found:
     rewards, lengths = example.values["r"], example.values["l"].astype(int).tolist()
-    found = computed(recipes.OPO, ["draw.advantage"], members=answers(lengths, rewards.tolist()))["draw.advantage"]
-    return {"advantage": found, "baseline": (rewards - found)[0]}
+    advantages = computed(recipes.OPO, ["draw.advantage"], members=answers(lengths, rewards.tolist()))["draw.advantage"]
+    return {"advantage": advantages, "baseline": (rewards - advantages)[0]}
 
 
 @EXAMPLES.by("one rollout of four has no score (convention)")
 def unscored(example: Example) -> Found:
     rewards, lengths = example.values["r"].tolist(), example.values["l"].astype(int).tolist()
     members = [*answers(lengths[: len(rewards)], rewards), {"path": "1 | 3*3"}]
-    found = computed(recipes.OPO, ["draw.advantage", "draw.score"], members=members)
-    advantage = np.where(np.isnan(found["draw.score"]), np.nan, found["draw.advantage"])
+    result = computed(recipes.OPO, ["draw.advantage", "draw.score"], members=members)
+    advantage = np.where(np.isnan(result["draw.score"]), np.nan, result["draw.advantage"])
     return {"advantage": advantage[: len(example.expect["advantage"])]}
 
 
 @EXAMPLES.by("weighted advantages sum to zero over tokens")
 def balanced(example: Example) -> Found:
     lengths = example.values["l"].astype(int).tolist()
-    found = computed(recipes.OPO, ["token.advantage"], members=answers(lengths, [1, 0, 0]))["token.advantage"]
-    return {"sum": np.sum(found)}
+    advantages = computed(recipes.OPO, ["token.advantage"], members=answers(lengths, [1, 0, 0]))["token.advantage"]
+    return {"sum": np.sum(advantages)}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -49,8 +49,8 @@ def five(example: Example) -> Found:
 @EXAMPLES.by("the right token was not sampled: only pushes away")
 def pushes(example: Example) -> Found:
     logprobs = example.values["lp"]
-    found = candidates(logprobs, np.zeros(len(logprobs)))
-    return {"loss": found["loss"], "gradient_of_log_probability_of_first": found["gradient.logprob"][:1]}
+    result = candidates(logprobs, np.zeros(len(logprobs)))
+    return {"loss": result["loss"], "gradient_of_log_probability_of_first": result["gradient.logprob"][:1]}
 
 
 @EXAMPLES.by("one candidate")
@@ -80,11 +80,11 @@ def temperatures(example: Example) -> Found:
     def probabilities(temperature: float) -> Value:
         return np.exp(logits / temperature) / np.exp(logits / temperature).sum()
 
-    found = candidates(np.log(probabilities(1.0)), np.array([1, 0, 0]), example.values["counts"].tolist())
+    result = candidates(np.log(probabilities(1.0)), np.array([1, 0, 0]), example.values["counts"].tolist())
     return {
         "sampling": probabilities(requested_temperatures[0]),
-        "scoring": probabilities(1.0 / float(found["token.inverse_temperature"][0])),
-        "loss": found["loss"],
+        "scoring": probabilities(1.0 / float(result["token.inverse_temperature"][0])),
+        "loss": result["loss"],
     }
 
 

@@ -57,13 +57,13 @@ def with_kl(example: Example) -> Found:
             policy={"logprob": np.concatenate([given["a"], given["b"]]).tolist()},
         )
 
-    found = numbers(given["r"])
-    slopes = np.split(-found["gradient.logprob"], lengths[:1])
+    result = numbers(given["r"])
+    slopes = np.split(-result["gradient.logprob"], lengths[:1])
     for each in slopes:
         np.testing.assert_allclose(each, each[0])
     return {
-        "reward_1": found["draw.score"][:1],
-        "reward_2": found["draw.score"][1:],
+        "reward_1": result["draw.score"][:1],
+        "reward_2": result["draw.score"][1:],
         "slope_1": slopes[0][:1],
         "slope_2": slopes[1][:1],
         "slope_after_a_shift": -numbers(given["r"] + given["shift"])["gradient.logprob"][:1],
@@ -106,8 +106,8 @@ def no_pair(example: Example) -> Found:
     members = answers([1, 1], [1.0, 0.0])[: int(example.values.get("n", 2))]
     for member in members[int(example.values.get("scored", 1)) :]:
         del member["reward"]
-    found = computed(WITHOUT_KL, ["loss"], members=members)
-    return {"pairs": np.array("loss" in found, np.float64)}  # a pair would make an update, which has a loss
+    result = computed(WITHOUT_KL, ["loss"], members=members)
+    return {"pairs": np.array("loss" in result, np.float64)}  # a pair would make an update, which has a loss
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -36,15 +36,15 @@ def classified(*groups: tuple[Sequence[Sequence[float]], Sequence[float]], **opt
         for tokens, label in zip(answers, labels, strict=True)
     ]
     ratios = [ratio for answers, _ in groups for tokens in answers for ratio in tokens]
-    found = computed(
+    result = computed(
         recipes.PACS.replace(loss=replace(recipes.PACS.loss, **options), minibatches=1),
         ["loss", "gradient.logprob"],
         members=members,
         policy={"logprob": (np.array(ratios) - 1.0).tolist()},
     )
     lengths = [len(tokens) for answers, _ in groups for tokens in answers]
-    firsts = found["gradient.logprob"][np.cumsum([0, *lengths[:-1]])]
-    return found["loss"], np.split(firsts, np.cumsum([len(answers) for answers, _ in groups])[:-1])
+    firsts = result["gradient.logprob"][np.cumsum([0, *lengths[:-1]])]
+    return result["loss"], np.split(firsts, np.cumsum([len(answers) for answers, _ in groups])[:-1])
 
 
 def alone(scores: Value) -> list[list[float]]:

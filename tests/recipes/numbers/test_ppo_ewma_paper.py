@@ -32,8 +32,8 @@ def near(recipe: Recipe, behaviour: Value, proximal: Value, new: Value, given: V
         for member, logprob in zip(answers([1] * len(given), given.tolist()), behaviour.tolist(), strict=True)
     ]
     columns = {"token": {"proximal_logprob": proximal.tolist()}}
-    found = computed(recipe, ["loss"], members=members, columns=columns, policy={"logprob": new.tolist()})
-    return float(found["loss"][0])
+    result = computed(recipe, ["loss"], members=members, columns=columns, policy={"logprob": new.tolist()})
+    return float(result["loss"][0])
 
 
 @EXAMPLES.by("three policies")
@@ -67,24 +67,24 @@ def second(example: Example) -> Found:
 
 @EXAMPLES.by("GAE over two episodes of one environment")
 def gae(example: Example) -> Found:
-    found = computed(
+    result = computed(
         recipes.PPO_EWMA.replace(advantage=GAE),
         ["token.advantage", "token.return"],
         members=answers([2, 1], [1, 0]),
         columns={"token": {"value": example.values["v"].tolist()}},
     )
-    return {"advantage": found["token.advantage"], "value_target": found["token.return"]}
+    return {"advantage": result["token.advantage"], "value_target": result["token.return"]}
 
 
 @EXAMPLES.by("the batch's own moments")
 def moments(example: Example) -> Found:
-    found = computed(
+    result = computed(
         recipes.PPO_EWMA.replace(advantage=replace(WHITENING, column="given")),
         ["token.advantage"],
         members=answers([4], [0]),
         columns={"token": {"given": example.values["adv"].tolist()}},
     )
-    return {"advantage": found["token.advantage"]}
+    return {"advantage": result["token.advantage"]}
 
 
 @EXAMPLES.by("the average moves with the policy's steps alone")
@@ -94,7 +94,7 @@ def average(example: Example) -> Found:
     for model in models.values():
         model.weight.data.fill_(float(given["start"]))
     states: dict[str, Any] = {}
-    found, thetas = [], iter(given["theta"].tolist())
+    results, thetas = [], iter(given["theta"].tolist())
     for minibatches in (2, 1):
         recipe = recipes.PPO_EWMA.replace(minibatches=minibatches)
         batch = small([(0, [1]), (0, [1])], draw_score=[1.0, 0.0])
@@ -102,15 +102,15 @@ def average(example: Example) -> Found:
         batch = recipe.credit(recipe.with_states(batch, states))
         updates, after = recipe.updates(batch, models=models), False
         for update in updates:
-            found += [models["proximal"].weight.item()] if after else []
+            results += [models["proximal"].weight.item()] if after else []
             if after := update.model == "policy":
                 models["policy"].weight.data.fill_(next(thetas))
             update.step(torch.optim.SGD(models[update.model].parameters(), lr=0.0))
         recipe.run_hooks(updates, **models)
-        found.append(models["proximal"].weight.item())
+        results.append(models["proximal"].weight.item())
         metrics = {"updates": minibatches, "critic.updates": minibatches}
         states = recipe.next_states(states, IterationRecord.of(batch, metrics))
-    return {"average": np.array(found)}
+    return {"average": np.array(results)}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -30,20 +30,20 @@ def gae(example: Example) -> Found:
     }
     priced = recipes.PPO.replace(advantage=replace(GAE, kl_coefficient=float(given["beta"])))
     members = answers([3], [float(given["score"])])
-    found = computed(priced, ["token.advantage", "token.return"], members=members, columns={"token": tokens})
-    return {"advantage": found["token.advantage"], "return": found["token.return"]}
+    result = computed(priced, ["token.advantage", "token.return"], members=members, columns={"token": tokens})
+    return {"advantage": result["token.advantage"], "return": result["token.return"]}
 
 
 @EXAMPLES.by("GAE bridges two tool tokens")
 def bridge(example: Example) -> Found:
     values = example.values["V"]
-    found = computed(
+    advantages = computed(
         recipes.PPO.replace(advantage=GAE),
         ["token.advantage"],
         members=[{"path": "1 | 3 ~ 9 9 | 4", "reward": 1}],
         columns={"token": {"value": values[[0, 3]].tolist()}},
     )["token.advantage"]
-    return {"advantage_first": found[:1], "advantage_last": found[1:]}
+    return {"advantage_first": advantages[:1], "advantage_last": advantages[1:]}
 
 
 @EXAMPLES.by("whitening of uneven responses")
@@ -56,14 +56,14 @@ def whitening(example: Example) -> Found:
 def values(example: Example) -> Found:
     given = example.values
     old = given["V_old"].tolist()
-    found = computed(
+    result = computed(
         recipes.PPO.replace(epochs=1),
         ["loss.critic"],
         members=answers([1, 1], given["R"].tolist()),
         columns={"token": {"value": old, "old_value": old}},
         critic={"value": given["V"].tolist()},
     )
-    return {"value_loss": found["loss.critic"]}
+    return {"value_loss": result["loss.critic"]}
 
 
 @EXAMPLES.by("the dual clip of verl")

@@ -39,9 +39,9 @@ def dense(scores: Value, *, won: bool, most: int = 10, reward: float = 0.0) -> V
     recipe = GUIDE.replace(reward=(SharedTurns(count=most), *GUIDE.chain("reward")[1:]))
     names = ["token.turn_reward", "draw.score"]
     zeros = {"token": {"value": [0.0] * len(scores), "reference_logprob": [-1.0] * len(scores)}}
-    found = computed(recipe, names, members=[turns(scores, won=won, reward=reward)], columns=zeros)
-    np.testing.assert_allclose(found["draw.score"], found["token.turn_reward"].sum(), rtol=1e-6)
-    return found["token.turn_reward"]
+    result = computed(recipe, names, members=[turns(scores, won=won, reward=reward)], columns=zeros)
+    np.testing.assert_allclose(result["draw.score"], result["token.turn_reward"].sum(), rtol=1e-6)
+    return result["token.turn_reward"]
 
 
 @EXAMPLES.by("a won and a lost episode with dense rewards")
@@ -68,8 +68,8 @@ def sparse(example: Example) -> Found:
 
 @EXAMPLES.by("positive scores of different size are divided by their count")
 def by_count(example: Example) -> Found:
-    found = dense(example.values["s"], won=True, reward=float(example.values["final"]))
-    return {"reward": found, "total": found.sum()}
+    result = dense(example.values["s"], won=True, reward=float(example.values["final"]))
+    return {"reward": result, "total": result.sum()}
 
 
 @EXAMPLES.by("GAE over two turns with an observation between")

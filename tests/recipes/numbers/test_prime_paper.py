@@ -44,28 +44,28 @@ def prime_group(d_a: Value, d_b: Value, d_c: Value) -> dict[str, Any]:
 @EXAMPLES.by("process rewards and PRM loss of a group of three")
 def prime_rewards(example: Example) -> Found:
     group = prime_group(*(example.values[name] for name in ("d_a", "d_b", "d_c")))
-    found = computed(PRIME, ["token.process_reward", "loss.reward_model"], **group)
-    rewards = found["token.process_reward"]
+    result = computed(PRIME, ["token.process_reward", "loss.reward_model"], **group)
+    rewards = result["token.process_reward"]
     return {
         "process_reward_a": rewards[:3],
         "process_reward_b": rewards[3:5],
-        "prm_loss": found["loss.reward_model"],
+        "prm_loss": result["loss.reward_model"],
     }
 
 
 @EXAMPLES.by("advantages of that group")
 def prime_advantages(example: Example) -> Found:
     group = prime_group(*(example.values[name] / 0.05 for name in ("r_a", "r_b", "r_c")))
-    found = computed(PRIME, ["token.advantage"], **group)["token.advantage"]
-    return {"advantage_a": found[:3], "advantage_b": found[3:5], "advantage_c": found[5:]}
+    advantages = computed(PRIME, ["token.advantage"], **group)["token.advantage"]
+    return {"advantage_a": advantages[:3], "advantage_b": advantages[3:5], "advantage_c": advantages[5:]}
 
 
 @EXAMPLES.by("the same rewards by the code's leave-one-out")
 def prime_scaled(example: Example) -> Found:
     rewards = np.concatenate([example.values[name] for name in ("r_a", "r_b", "r_c")])
     batch = small([(0, [3]), (0, [2]), (0, [1])], draw_score=[1, 0, 1], token_process_reward=rewards)
-    found = np.array(column(LeaveOneOutProcess()(batch), level="token"))
-    return {"process_a": found[:3], "process_b": found[3:5]}
+    token_values = np.array(column(LeaveOneOutProcess()(batch), level="token"))
+    return {"process_a": token_values[:3], "process_b": token_values[3:5]}
 
 
 @EXAMPLES.by("the code's scale of process rewards, and whitening")

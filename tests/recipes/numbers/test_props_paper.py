@@ -40,12 +40,12 @@ def turns(rewards: Sequence[float], values: Sequence[float], lengths: Sequence[i
 def episode(example: Example) -> Found:
     """The third step continues to a fourth, whose reward is the value after the third."""
     given, after = example.values, float(example.values["V_next"])
-    found = computed(
+    result = computed(
         PROPS.replace(advantage=GAE),
         ["step.advantage", "step.return"],
         **turns([*given["r"], after], [*given["V"], after], [2, 2]),
     )
-    return {"advantage": found["step.advantage"][:3], "return": found["step.return"][:3]}
+    return {"advantage": result["step.advantage"][:3], "return": result["step.return"][:3]}
 
 
 def normalised(given: Value) -> Value:

@@ -26,8 +26,8 @@ def imitated(logprobs: Value, mask: Value) -> tuple[Value, Value]:
     member = {"path": path_of(np.ones(len(mask))), "reward": 1.0, "facts": {"recovered": 1}, "unsampled": True}
     member["trainable"] = mask.astype(int).tolist()
     policy = {"logprob": logprobs.tolist()}
-    found = computed(RECIPE, ["loss", "gradient.logprob"], members=[member], policy=policy)
-    return found["loss"], -found["gradient.logprob"]
+    result = computed(RECIPE, ["loss", "gradient.logprob"], members=[member], policy=policy)
+    return result["loss"], -result["gradient.logprob"]
 
 
 def trained(run: Run) -> int:

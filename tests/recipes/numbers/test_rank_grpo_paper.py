@@ -33,15 +33,15 @@ def ranks(hits: Value, items: Sequence[Sequence[int]], **options: Any) -> Value:
 @EXAMPLES.by("DCG to go of two lists of three")
 def rank_rewards(example: Example) -> Found:
     hits = np.array([example.values["hit_a"], example.values["hit_b"]])
-    found = ranks(hits, [[1, 2, 3], [1, 2, 3]], normalisation=Normalisation(center="none", scale="none"))
-    return {"reward_a": found[:3], "reward_b": found[3:]}
+    result = ranks(hits, [[1, 2, 3], [1, 2, 3]], normalisation=Normalisation(center="none", scale="none"))
+    return {"reward_a": result[:3], "reward_b": result[3:]}
 
 
 @EXAMPLES.by("advantages of each rank in a group of three")
 def rank_advantages(example: Example) -> Found:
     hits = np.transpose([example.values[f"rank{rank}"] for rank in (1, 2, 3)])
-    found = ranks(hits, [[1, 2, 3]] * 3, credit="independent").reshape(3, 3)
-    return {f"advantage_rank_{rank}": found[:, rank - 1] for rank in (1, 2, 3)}
+    result = ranks(hits, [[1, 2, 3]] * 3, credit="independent").reshape(3, 3)
+    return {f"advantage_rank_{rank}": result[:, rank - 1] for rank in (1, 2, 3)}
 
 
 @EXAMPLES.by("a short list has no tokens for a rank but its 0 counts")
@@ -55,12 +55,12 @@ def rank_short(example: Example) -> Found:
 @EXAMPLES.by("length shaping")
 def rank_lengths(example: Example) -> Found:
     del example
-    found = ranks(np.zeros((3, 2)), [[1, 2, 0], [1, 0], [1, 2, 3, 3, 0]])
+    token_advantages = ranks(np.zeros((3, 2)), [[1, 2, 0], [1, 0], [1, 2, 3, 3, 0]])
     return {
-        "end_token_a": found[2],
-        "end_token_b": found[4],
-        "overflow_tokens_c": found[7:9],
-        "end_token_c": found[9],
+        "end_token_a": token_advantages[2],
+        "end_token_b": token_advantages[4],
+        "overflow_tokens_c": token_advantages[7:9],
+        "end_token_c": token_advantages[9],
     }
 
 
@@ -85,18 +85,18 @@ def lists(differences: Value, recipe: Recipe) -> Mapping[str, Value]:
 
 @EXAMPLES.by("ratios of two items and a separator")
 def rank_loss(example: Example) -> Found:
-    found = lists(example.values["d"], recipes.RANK_GRPO.replace(weight=None))
-    assert found["gradient.logprob"][2] == 0.0
-    return {"loss_without_kl": 2 * found["loss"] - 1, "ratio_1": -10 * found["gradient.logprob"][:1]}
+    result = lists(example.values["d"], recipes.RANK_GRPO.replace(weight=None))
+    assert result["gradient.logprob"][2] == 0.0
+    return {"loss_without_kl": 2 * result["loss"] - 1, "ratio_1": -10 * result["gradient.logprob"][:1]}
 
 
 @EXAMPLES.by("each rank counts alike")
 def rank_shares(example: Example) -> Found:
-    found = lists(example.values["d"], recipes.RANK_GRPO)
+    result = lists(example.values["d"], recipes.RANK_GRPO)
     # The other list wrote one item of two, with a loss of 1.
     return {
-        "loss_without_kl": 2 * found["loss"] - 1 / 2,
-        "gradient_of_a_token_of_item_1": 2 * found["gradient.logprob"][:1],
+        "loss_without_kl": 2 * result["loss"] - 1 / 2,
+        "gradient_of_a_token_of_item_1": 2 * result["gradient.logprob"][:1],
     }
 
 

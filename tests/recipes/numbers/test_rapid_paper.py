@@ -20,8 +20,8 @@ LOSSES = given_advantages(recipes.RAPID)
 def coefficients(recipe: Recipe, ratios: Value, given: Value) -> Value:
     """Return the gradient factors of log p of one-token rollouts with these ratios and scores."""
     old = np.full(len(ratios), -4.0)
-    found = single_tokens(recipe, old, old + np.log(ratios), given)["gradient.logprob"]
-    return -len(ratios) * found
+    gradient = single_tokens(recipe, old, old + np.log(ratios), given)["gradient.logprob"]
+    return -len(ratios) * gradient
 
 
 @EXAMPLES.by("groups of three and of two, on-policy")

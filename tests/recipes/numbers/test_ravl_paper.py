@@ -44,8 +44,8 @@ def critics(example: Example) -> Found:
     ]
     columns = {"step": {"value": [0.0, 0.0], "next_value": [0.0, 0.0]}}
     heads = np.stack([given["q1"], given["q2"]], axis=1).tolist()
-    found = computed(recipes.RAVL, ["loss.critic"], members=members, columns=columns, critic={"value": heads})
-    return {"error": 2 * found["loss.critic"]}
+    result = computed(recipes.RAVL, ["loss.critic"], members=members, columns=columns, critic={"value": heads})
+    return {"error": 2 * result["loss.critic"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

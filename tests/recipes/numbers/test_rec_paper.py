@@ -38,19 +38,19 @@ def ranges(example: Example) -> Found:
         name: given_advantages(recipes.REC, mask=mask)
         for name, mask in (("two_side", InBounds("two_sided")), ("ring", InBounds("ring")))
     }
-    found = {name: one_rollout(recipe, old, new, example.values["A"]) for name, recipe in kinds.items()}
-    return {name: each["gradient.logprob"] != 0 for name, each in found.items()}
+    results = {name: one_rollout(recipe, old, new, example.values["A"]) for name, recipe in kinds.items()}
+    return {name: each["gradient.logprob"] != 0 for name, each in results.items()}
 
 
 @EXAMPLES.by("losses with and without importance sampling")
 def losses(example: Example) -> Found:
     given = example.values
-    found: Found = {}
+    results: Found = {}
     for end, recipe in (("no_is", LOSSES), ("is", given_advantages(recipes.REC, surrogate=WEIGHTED))):
         numbers = one_rollout(recipe, given["lp"] - np.log(given["ratio"]), given["lp"], given["A"], given["m"])
-        found[f"loss_{end}"] = numbers["loss"]
-        found[f"gradient_{end}"] = np.append(-numbers["gradient.logprob"], 0.0)  # the tool's token, which has no row
-    return found
+        results[f"loss_{end}"] = numbers["loss"]
+        results[f"gradient_{end}"] = np.append(-numbers["gradient.logprob"], 0.0)  # the tool's token, which has no row
+    return results
 
 
 @EXAMPLES.by("the response-level variant")
@@ -63,26 +63,26 @@ def responses(example: Example) -> Found:
     for member, logprobs in zip(members, np.split(old, [count]), strict=True):
         member["logprobs"] = logprobs.tolist()
 
-    def found(**options: Any) -> dict[str, Value]:
+    def compute(**options: Any) -> dict[str, Value]:
         recipe = given_advantages(recipes.REC, **RESPONSES, **options)
         names = ["loss", "gradient.logprob"]
         return dict(computed(recipe, names, members=members, policy={"logprob": new.tolist()}))
 
-    plain, free = found(), found(surrogate=WEIGHTED, mask=None)["gradient.logprob"]
+    plain, free = compute(), compute(surrogate=WEIGHTED, mask=None)["gradient.logprob"]
     return {
         "ratio_a": -2 * count * free[:1] / given["A_a"],
         "ratio_b": -2 * free[-1:] / given["A_b"],
         "in_range": plain["gradient.logprob"][[0, -1]] != 0,
         "loss": plain["loss"],
-        "loss_is": found(surrogate=WEIGHTED)["loss"],
+        "loss_is": compute(surrogate=WEIGHTED)["loss"],
     }
 
 
 @EXAMPLES.by("drop: one right and four wrong keep one of each")
 def dropped(example: Example) -> Found:
     right, wrong = example.values["kept"].tolist()
-    found = _dropping([right, *[wrong] * 4])
-    return {"advantage": np.concatenate([found[:1], np.sort(found[1:])])}  # one of the wrong ones, at random
+    result = _dropping([right, *[wrong] * 4])
+    return {"advantage": np.concatenate([result[:1], np.sort(result[1:])])}  # one of the wrong ones, at random
 
 
 @EXAMPLES.by("drop: all wrong count as positive, nothing is dropped")
@@ -113,8 +113,8 @@ def baselines(example: Example) -> Found:
 @EXAMPLES.by("a later step on the same samples masks, without a change of weight")
 def later_step(example: Example) -> Found:
     given = example.values
-    found = single_tokens(LOSSES, given["old"], given["second"], given["A"])["gradient.logprob"]
-    return {"in_range": found != 0, "gradient": -found}
+    gradient = single_tokens(LOSSES, given["old"], given["second"], given["A"])["gradient.logprob"]
+    return {"in_range": gradient != 0, "gradient": -gradient}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

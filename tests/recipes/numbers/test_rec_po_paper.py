@@ -49,15 +49,15 @@ def recommended(
 def four(example: Example) -> Found:
     given = example.values
     best = recipes.REC_PO.replace(weight=replace(recipes.REC_PO.weight, count=2))
-    found, other = (
+    top_1, other = (
         recommended(recipe, given["ndcg"], given["q"], ["draw.score", "draw.advantage", "step.weight"])
         for recipe in (recipes.REC_PO, best)
     )
-    assert np.all(found["step.weight"][::2] == 1)  # reasoning
+    assert np.all(top_1["step.weight"][::2] == 1)  # reasoning
     return {
-        "reward": found["draw.score"],
-        "advantage": found["draw.advantage"],
-        "item_trained_top_1": found["step.weight"][1::2],
+        "reward": top_1["draw.score"],
+        "advantage": top_1["draw.advantage"],
+        "item_trained_top_1": top_1["step.weight"][1::2],
         "item_trained_top_2": other["step.weight"][1::2],
     }
 
@@ -68,7 +68,7 @@ def objective(example: Example) -> Found:
     lengths = given["n"].astype(int).tolist()
     logprobs = np.full(sum(lengths) + 2, -1.0)
     logprobs[lengths[0]] += np.log(given["r_item"])
-    found = recommended(
+    result = recommended(
         recipes.REC_PO.replace(reward=OutcomeScore(), advantage=GroupRelative(center="none", scale="none")),
         given["A"],
         [0.0, 0.0],
@@ -76,20 +76,20 @@ def objective(example: Example) -> Found:
         reasoning=lengths,
         policy={"logprob": logprobs.tolist()},
     )
-    gradient = found["gradient.logprob"]
+    gradient = result["gradient.logprob"]
     assert gradient[lengths[0]] != 0
     assert gradient[-1] == 0
-    return {"objective": -found["loss"], "token_weight": -gradient[:1] / given["A"][0]}
+    return {"objective": -result["loss"], "token_weight": -gradient[:1] / given["A"][0]}
 
 
 @EXAMPLES.by("one rollout of four has no score (convention)")
 def unscored(example: Example) -> Found:
     rewards = [*example.values["R"].tolist(), np.nan]
     recipe = recipes.REC_PO.replace(reward=OutcomeScore())
-    found = recommended(recipe, rewards, [0.0] * 4, ["draw.advantage", "step.weight"])
-    weights = found["step.weight"][1::2]
-    assert found["draw.advantage"][3] == weights[3] == 0
-    return {"advantage": np.append(found["draw.advantage"][:3], np.nan), "item_trained": weights[:3]}
+    result = recommended(recipe, rewards, [0.0] * 4, ["draw.advantage", "step.weight"])
+    weights = result["step.weight"][1::2]
+    assert result["draw.advantage"][3] == weights[3] == 0
+    return {"advantage": np.append(result["draw.advantage"][:3], np.nan), "item_trained": weights[:3]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -97,10 +97,10 @@ def credited(columns: Mapping[str, Sequence[float]]) -> tuple[Value, Value]:
 def two_rewards(example: Example) -> Found:
     """The weights, which do not add up to 2, are in the rewards."""
     given = example.values
-    scores, found = credited(
+    scores, group_advantages = credited(
         {name: weight * given[name] for name, weight in zip(("acc", "fmt"), given["lam"], strict=True)}
     )
-    return {"reward": scores, "advantage": found}
+    return {"reward": scores, "advantage": group_advantages}
 
 
 @EXAMPLES.by("two sources in one batch")

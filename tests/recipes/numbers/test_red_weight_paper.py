@@ -26,18 +26,18 @@ NAMES = ["draw.advantage", "token.weight", "gradient.logprob"]
 def weighted(rewards: Value, recipe: Recipe = RED, unscored: int = 0) -> Found:
     """Return advantages, weights and their products (minus the gradient) of one-token rollouts."""
     members = answers([1] * len(rewards), rewards.tolist()) + [{"path": "1 | 3"}] * unscored
-    found = computed(recipe, NAMES, members=members)
+    result = computed(recipe, NAMES, members=members)
     return {
-        "advantage": found["draw.advantage"],
-        "weight": found["token.weight"],
-        "weighted": -found["gradient.logprob"] * len(rewards),
+        "advantage": result["draw.advantage"],
+        "weight": result["token.weight"],
+        "weighted": -result["gradient.logprob"] * len(rewards),
     }
 
 
 @EXAMPLES.by("weights of a group of five, failed rollouts count less")
 def five(example: Example) -> Found:
-    found = weighted(example.values["r"])
-    return {**found, "sum_of_weighted": np.sum(found["weighted"])}
+    result = weighted(example.values["r"])
+    return {**result, "sum_of_weighted": np.sum(result["weighted"])}
 
 
 @EXAMPLES.by("what the plain baseline adds to weighted REINFORCE")
@@ -55,14 +55,14 @@ def groups(example: Example) -> Found:
         for member, group in zip(answers(lengths, [*given["r"], *given["s"]]), "rrsss", strict=True)
     ]
     policy = {"logprob": np.concatenate(logprobs).tolist()}
-    found = computed(RED, ["loss"], members=members, policy=policy)
+    result = computed(RED, ["loss"], members=members, policy=policy)
     by_response = computed(
         RED.replace(loss=replace(RED.loss, aggregate="sequence_mean")), ["loss"], members=members, policy=policy
     )
     return {
         "weighted_a": weighted(given["r"])["weighted"],
         "weighted_b": weighted(given["s"])["weighted"],
-        "loss": found["loss"],
+        "loss": result["loss"],
         "loss_by_response": by_response["loss"],
     }
 
@@ -70,8 +70,8 @@ def groups(example: Example) -> Found:
 @EXAMPLES.by("a temperature of one half")
 def temperature(example: Example) -> Found:
     recipe = GIVEN.replace(weight=replace(RED.weight, temperature=float(example.values["temp"])))
-    found = weighted(example.values["A"], recipe)
-    return {name: found[name] for name in ("weight", "weighted")}
+    result = weighted(example.values["A"], recipe)
+    return {name: result[name] for name in ("weight", "weighted")}
 
 
 @EXAMPLES.by("data of an older policy, two steps: no ratio")
@@ -92,9 +92,9 @@ def alone(example: Example) -> Found:
 
 @EXAMPLES.by("one rollout of four has no score (convention)")
 def unscored(example: Example) -> Found:
-    found = weighted(example.values["r"], unscored=1)["weighted"]
-    assert found[-1] == 0.0
-    return {"weighted": [*found[:-1], np.nan]}
+    result = weighted(example.values["r"], unscored=1)["weighted"]
+    assert result[-1] == 0.0
+    return {"weighted": [*result[:-1], np.nan]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -26,8 +26,8 @@ def noises(rewards: Value, iterations: int = 1, recipe: Recipe = RECIPE) -> Valu
     """Return the noise that the recipe adds to the rewards of a group, a row for each iteration."""
     members = answers([1] * len(rewards), rewards.tolist())
     names = ["draw.score", "draw.score_clean"]
-    found = [computed(recipe, names, members=members, number=number) for number in range(iterations)]
-    return np.stack([each["draw.score"] - each["draw.score_clean"] for each in found])
+    results = [computed(recipe, names, members=members, number=number) for number in range(iterations)]
+    return np.stack([each["draw.score"] - each["draw.score_clean"] for each in results])
 
 
 @EXAMPLES.by("mixed group with uniform noise")
@@ -71,15 +71,15 @@ def unscored(example: Example) -> Found:
 @pytest.mark.parametrize("kind", ["uniform", "normal"])
 def test_both_kinds_of_noise_have_mean_0_and_the_spread_of_the_paper(kind: str) -> None:
     assert isinstance(NOISE, NoiseReward)
-    found = noises(np.zeros(500), 20, RECIPE.replace(reward=(SCORES, replace(NOISE, kind=kind))))
-    assert found.std() == pytest.approx(0.05 / np.sqrt(3.0), rel=0.03)
-    assert abs(found.mean()) < 4 * 0.0289 / np.sqrt(found.size)
-    assert len(np.unique(found)) > 0.999 * found.size, "each draw of each iteration has noise of its own"
+    result = noises(np.zeros(500), 20, RECIPE.replace(reward=(SCORES, replace(NOISE, kind=kind))))
+    assert result.std() == pytest.approx(0.05 / np.sqrt(3.0), rel=0.03)
+    assert abs(result.mean()) < 4 * 0.0289 / np.sqrt(result.size)
+    assert len(np.unique(result)) > 0.999 * result.size, "each draw of each iteration has noise of its own"
 
 
 def test_a_group_of_equal_rewards_has_advantages_of_full_size() -> None:
-    found = advantages(RECIPE, [0.0] * 4)[0]
-    assert found.std(ddof=1) == pytest.approx(1.0)
+    group_advantages = advantages(RECIPE, [0.0] * 4)[0]
+    assert group_advantages.std(ddof=1) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -31,7 +31,9 @@ def normalised(**options: Any) -> Recipe:
 @EXAMPLES.by("two groups of unequal size and responses of unequal length")
 def groups(example: Example) -> Found:
     rewards = [*example.values["R"].tolist(), *example.values["S"].tolist()]
-    members = [{**member, "group": name} for member, name in zip(answers([3, 1, 2, 1, 2], rewards), "aaabb", strict=True)]
+    members = [
+        {**member, "group": name} for member, name in zip(answers([3, 1, 2, 1, 2], rewards), "aaabb", strict=True)
+    ]
     tokens = {"reference_logprob": [-1.0] * 9}
 
     def compute(recipe: Recipe) -> Value:
@@ -89,13 +91,13 @@ def two_turns(example: Example) -> Found:
 @EXAMPLES.by("correction for the engine")
 def corrected(example: Example) -> Found:
     given = example.values
-    found = {}
+    results = {}
     for name, kind in (("loss", "mask"), ("loss_with_clamp", "truncate")):
         weight = ImportanceWeight(at_least=0.5, at_most=5.0, kind=kind)
         recipe = LOSSES.replace(weight=weight, old_logprob="recomputed")
         tokens = {"recomputed_logprob": given["old"]}
-        found[name] = single_tokens(recipe, given["rollout"], given["new"], given["A"], **tokens)["loss"]
-    return found
+        results[name] = single_tokens(recipe, given["rollout"], given["new"], given["A"], **tokens)["loss"]
+    return results
 
 
 @EXAMPLES.by("dynamic filter")
@@ -107,8 +109,8 @@ def filtered(example: Example) -> Found:
 
 def test_the_penalty_is_that_of_the_script() -> None:
     tokens = np.full(1, -1.0), np.full(1, -1.0), np.zeros(1)
-    found = single_tokens(LOSSES, *tokens, reference_logprob=np.full(1, -21.0))
-    np.testing.assert_allclose(found["loss"], 1e-5 * 200)
+    result = single_tokens(LOSSES, *tokens, reference_logprob=np.full(1, -21.0))
+    np.testing.assert_allclose(result["loss"], 1e-5 * 200)
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

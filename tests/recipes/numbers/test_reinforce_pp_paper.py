@@ -46,26 +46,26 @@ def test_the_kl_coefficient_is_that_of_the_authors_script() -> None:
 
 @EXAMPLES.by("the baseline variant")
 def baseline(example: Example) -> Found:
-    found = advantages(recipes.REINFORCE_PLUS_PLUS_BASELINE, example.values["R"], example.values["S"])
-    return {"advantage": np.concatenate(found)}
+    group_advantages = advantages(recipes.REINFORCE_PLUS_PLUS_BASELINE, example.values["R"], example.values["S"])
+    return {"advantage": np.concatenate(group_advantages)}
 
 
 @EXAMPLES.by("one response has no score (convention)")
 def unscored(example: Example) -> Found:
-    found = advantages(recipes.REINFORCE_PLUS_PLUS, [*example.values["G"], np.nan])[0]
-    return {"advantage_of_the_scored": found[:-1]}
+    group_advantages = advantages(recipes.REINFORCE_PLUS_PLUS, [*example.values["G"], np.nan])[0]
+    return {"advantage_of_the_scored": group_advantages[:-1]}
 
 
 @EXAMPLES.by("a tool result in the middle")
 def tool(example: Example) -> Found:
     recipe = recipes.REINFORCE_PLUS_PLUS.replace(advantage=recipes.REINFORCE_PLUS_PLUS.chain("advantage")[0])
-    found = computed(
+    result = computed(
         recipe,
         ["token.advantage"],
         members=[{"path": path_of(example.values["mask"]), "reward": float(example.values["score"])}],
         columns={"token": {"reference_logprob": [-1.0] * 2}},
     )
-    return {"return": found["token.advantage"]}
+    return {"return": result["token.advantage"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

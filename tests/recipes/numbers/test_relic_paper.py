@@ -25,13 +25,13 @@ def credit(members: list[dict[str, Any]], rewards: Value, values: Value, behind:
     tokens = {"given": rewards.tolist(), "value": values.tolist(), "next_value": [behind] * len(values)}
     draws = {"success": [float(member.get("success", True)) for member in members]}
     draws["success"][-1] = float("nan")
-    found = computed(
+    result = computed(
         recipes.RELIC.replace(advantage=(CutOff(), gae)),
         ["token.advantage", "token.return"],
         members=members,
         columns={"token": tokens, "draw": draws},
     )
-    return {"advantage": found["token.advantage"], "return": found["token.return"]}
+    return {"advantage": result["token.advantage"], "return": result["token.return"]}
 
 
 @EXAMPLES.by("updates of one rollout")
@@ -84,7 +84,7 @@ def losses(example: Example) -> Found:
         epochs=1,
         minibatches=1,
     )
-    found = {}
+    results = {}
     for name, success in (("partial", float("nan")), ("full", 1.0)):
         loss = computed(
             recipe,
@@ -104,8 +104,8 @@ def losses(example: Example) -> Found:
             policy={"logprob": given["lp"].tolist(), "entropy": given["H"].tolist()},
             critic={"value": given["V"].tolist()},
         )
-        found[name] = loss["loss.policy"] + 0.5 * loss["loss.critic"]
-    return found
+        results[name] = loss["loss.policy"] + 0.5 * loss["loss.critic"]
+    return results
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -32,16 +32,16 @@ def answered(group: str, rewards: Any, greedy: Any) -> list[dict[str, Any]]:
 def greedy(example: Example) -> Found:
     given = example.values
     members = [*answered("a", given["R_a"], given["b_a"]), *answered("b", given["R_b"], given["b_b"])]
-    found = computed(UNDISCOUNTED, ["token.advantage"], members=members)["token.advantage"]
-    assert not found[[2, 4]].any(), "the greedy answers are not trained"
-    return {"advantage_a": found[:2], "advantage_b": found[3:4]}
+    advantages = computed(UNDISCOUNTED, ["token.advantage"], members=members)["token.advantage"]
+    assert not advantages[[2, 4]].any(), "the greedy answers are not trained"
+    return {"advantage_a": advantages[:2], "advantage_b": advantages[3:4]}
 
 
 @EXAMPLES.by(TOOL)
 def tool(example: Example) -> Found:
-    found = COMMON.tool_tokens(example, given_advantages(recipes.REMAX, aggregate="constant", constant=1.0))
-    del found["loss"]  # the file's loss is at a ratio of 1; this one is of log-probs, with the same gradient
-    return found
+    result = COMMON.tool_tokens(example, given_advantages(recipes.REMAX, aggregate="constant", constant=1.0))
+    del result["loss"]  # the file's loss is at a ratio of 1; this one is of log-probs, with the same gradient
+    return result
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

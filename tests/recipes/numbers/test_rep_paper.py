@@ -53,15 +53,15 @@ def unscored(example: Example) -> Found:
 def opmd(example: Example) -> Found:
     given, beta = example.values, recipes.REP.loss.beta
     new, old = ([given[f"{kind}{name}"] for name in "ab"] for kind in "lo")
-    code, found = (responses(recipe, given["r"], new, old) for recipe in (CODE, recipes.REP))
+    code, paper_result = (responses(recipe, given["r"], new, old) for recipe in (CODE, recipes.REP))
     credit = given["r"] - given["r"].mean()
     constants = credit**2 / (2.0 * beta) + credit * [each.sum() for each in old]
-    slopes = found["gradient.logprob"]
+    slopes = paper_result["gradient.logprob"]
     np.testing.assert_allclose(slopes[:3], slopes[0])
     return {
         "loss": code["loss"],
         "slope_of_the_tokens_of_a": code["gradient.logprob"][:3],
-        "loss_of_the_paper_at_beta_2c": found["loss"] - constants.mean(),
+        "loss_of_the_paper_at_beta_2c": paper_result["loss"] - constants.mean(),
         "slope_of_the_paper_for_each_token_of_a": slopes[:1],
         "slope_of_the_paper_for_the_token_of_b": slopes[3:],
     }
@@ -76,16 +76,16 @@ def answer_steps(example: Example) -> Found:
         name: computed(recipe, ["gradient.logprob"], members=members, policy={"logprob": new.tolist()})
         for name, new in (("first", given["old"]), ("second", given["second"]))
     }
-    for found in slopes.values():
-        np.testing.assert_allclose(found["gradient.logprob"], found["gradient.logprob"][0])
-    return {f"{name}_slope": found["gradient.logprob"][:1] for name, found in slopes.items()}
+    for result in slopes.values():
+        np.testing.assert_allclose(result["gradient.logprob"], result["gradient.logprob"][0])
+    return {f"{name}_slope": result["gradient.logprob"][:1] for name, result in slopes.items()}
 
 
 @EXAMPLES.by("a group of one is only regularised, by the answer")
 def answer_alone(example: Example) -> Found:
     given = example.values
-    found = responses(recipes.REP, given["r"], [given["logp"]], [given["old"]])
-    return {"advantage": advantages(recipes.REP, given["r"])[0], "loss": found["loss"]}
+    result = responses(recipes.REP, given["r"], [given["logp"]], [given["old"]])
+    return {"advantage": advantages(recipes.REP, given["r"])[0], "loss": result["loss"]}
 
 
 @EXAMPLES.by("AsymRE: a shift of the baseline has the same gradient")
@@ -119,8 +119,8 @@ def steps(example: Example) -> Found:
 @EXAMPLES.by("a group of one is only regularised")
 def alone(example: Example) -> Found:
     given = example.values
-    found = responses(CODE, given["r"], [given["logp"]], [given["old"]])
-    return {"advantage": advantages(recipes.REP, given["r"])[0], "loss_opmd": found["loss"]}
+    result = responses(CODE, given["r"], [given["logp"]], [given["old"]])
+    return {"advantage": advantages(recipes.REP, given["r"])[0], "loss_opmd": result["loss"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

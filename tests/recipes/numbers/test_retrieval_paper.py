@@ -17,8 +17,8 @@ def context(example: Example) -> Found:
     assert example.values["mask"].tolist() == [0, 0, 0, 1, 1]
     member = {"path": "1 2 3 | 4 5", "reward": float(example.values["A"])}
     recipe = recipes.RETRIEVAL.replace(advantage=GroupRelative(center="none", scale="none"))
-    found = computed(recipe, ["loss", "gradient.logprob"], members=[member])
-    return {"loss": found["loss"], "token_weight": -found["gradient.logprob"][:1]}
+    result = computed(recipe, ["loss", "gradient.logprob"], members=[member])
+    return {"loss": result["loss"], "token_weight": -result["gradient.logprob"][:1]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

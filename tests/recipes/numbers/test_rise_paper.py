@@ -17,7 +17,7 @@ EXAMPLES = PaperExamples("rise")
 @EXAMPLES.by("advantages with gamma and lambda of one")
 def rise_advantages(example: Example) -> Found:
     old, values = example.values["V_old"].tolist(), example.values["V"].tolist()
-    found = computed(
+    result = computed(
         recipes.RISE.replace(advantage=recipes.RISE.advantage[0], minibatches=1),
         ["token.advantage", "token.return", "loss.critic"],
         members=answers([3], [-0.5]),
@@ -25,21 +25,21 @@ def rise_advantages(example: Example) -> Found:
         critic={"value": values},
     )
     return {
-        "advantage_before_whitening": found["token.advantage"],
-        "value_target": found["token.return"],
-        "critic_loss": 2 * found["loss.critic"],  # half of the paper's, as in the code
+        "advantage_before_whitening": result["token.advantage"],
+        "value_target": result["token.return"],
+        "critic_loss": 2 * result["loss.critic"],  # half of the paper's, as in the code
     }
 
 
 @EXAMPLES.by("whitening runs over both tasks")
 def rise_whitening(example: Example) -> Found:
-    found = computed(
+    result = computed(
         recipes.RISE,
         ["token.advantage"],
         members=answers([1, 1, 1], example.values["all"].tolist()),
         columns={"token": {"value": [0.0] * 3, "reference_logprob": [-1.0] * 3}},
     )
-    return {"advantage": found["token.advantage"]}
+    return {"advantage": result["token.advantage"]}
 
 
 @EXAMPLES.by("where the verifications come from")

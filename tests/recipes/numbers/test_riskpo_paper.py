@@ -56,17 +56,17 @@ def with_tracked(component: TailRisk, low: float, high: float, scores: Value) ->
 @EXAMPLES.by("a bundle of two questions with three and two responses")
 def bundle(example: Example) -> Found:
     given = batch(example.values["r1"], example.values["r2"])
-    found = column(RISK(given))
+    draw_advantages = column(RISK(given))
     paper = column(replace(RISK, credit="uniform")(given))
-    return {"paper": paper[:2], "question_1": found[:3], "question_2": found[3:]}
+    return {"paper": paper[:2], "question_1": draw_advantages[:3], "question_2": draw_advantages[3:]}
 
 
 @EXAMPLES.by("the paper's advantage of six bundles")
 def of_paper(example: Example) -> Found:
     """The recipe's value is 10/9 of it: both terms are divided by the widths of their levels, 0.2 and 0.6."""
     given = example.values
-    found = with_tracked(OF_PAPER, float(given["q_down"]), float(given["q_up"]), given["s"])
-    return {"advantage": found * 9 / 10}
+    result = with_tracked(OF_PAPER, float(given["q_down"]), float(given["q_up"]), given["s"])
+    return {"advantage": result * 9 / 10}
 
 
 @EXAMPLES.by("ratios of two sequences")
@@ -84,13 +84,13 @@ def tracked(example: Example) -> Found:
     divided = replace(RISK, high=0.8, credit="uniform")
     natural = replace(divided, scale="none")
 
-    def found(component: TailRisk) -> Value:
+    def compute(component: TailRisk) -> Value:
         return with_tracked(component, float(given["q_down"]), float(given["q_up"]), given["s"])
 
     return {
-        "natural": found(natural),
-        "plain": found(replace(natural, natural_baseline=False)),
-        "divided": found(divided),
+        "natural": compute(natural),
+        "plain": compute(replace(natural, natural_baseline=False)),
+        "divided": compute(divided),
     }
 
 
@@ -133,9 +133,9 @@ def alone(example: Example) -> Found:
 
 @EXAMPLES.by(UNSCORED)
 def unscored(example: Example) -> Found:
-    found = column(replace(RISK, credit="uniform")(batch([*example.values["s"], np.nan])))
-    assert not found[-1]
-    return {"advantage": np.array([*found[:-1], np.nan])}
+    draw_advantages = column(replace(RISK, credit="uniform")(batch([*example.values["s"], np.nan])))
+    assert not draw_advantages[-1]
+    return {"advantage": np.array([*draw_advantages[:-1], np.nan])}
 
 
 @EXAMPLES.by(OFF_POLICY)

@@ -33,8 +33,8 @@ def offline(example: Example) -> Found:
     given = example.values
     columns = {"step": {"action_value": given["Q"].tolist(), "state_value": given["V"].tolist()}}
     members = [{**member, "group": f"{place}"} for place, member in enumerate(answers([3, 3, 1], [0, 0, 0]))]
-    found = computed(RL_100, ["step.advantage"], members=members, columns=columns)
-    advantage = found["step.advantage"]
+    result = computed(RL_100, ["step.advantage"], members=members, columns=columns)
+    advantage = result["step.advantage"]
     (first, one), (second, other) = (
         objectives(given[f"r_{name}"], float(advantage[place])) for place, name in enumerate(("first", "second"))
     )
@@ -134,14 +134,14 @@ def chunks(example: Example) -> Found:
         },
     ]
     columns = {"step": {"value": given["V"].tolist() * 2, "next_value": [9.0, 9.0, 9.0, float(given["V_after"])]}}
-    found = computed(
+    result = computed(
         RL_100_ONLINE.replace(advantage=replace(gae, gamma=discount)),
         ["step.advantage", "step.return"],
         members=members,
         columns=columns,
     )
-    failed, cut = np.split(found["step.advantage"], 2)
-    return {"advantage_failed": failed, "advantage_cut": cut, "target_cut": found["step.return"][2:]}
+    failed, cut = np.split(result["step.advantage"], 2)
+    return {"advantage_failed": failed, "advantage_cut": cut, "target_cut": result["step.return"][2:]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

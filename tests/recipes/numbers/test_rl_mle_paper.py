@@ -34,18 +34,18 @@ def actions(advantages: Value, durations: Value) -> list[dict[str, Any]]:
 @EXAMPLES.by("weights of four actions")
 def weights(example: Example) -> Found:
     members = actions(example.values["A"], example.values["dt"])
-    found = computed(WEIGHTED, ["token.weight", "loss"], members=members)
-    return {"weight": found["token.weight"], "loss": found["loss"]}
+    result = computed(WEIGHTED, ["token.weight", "loss"], members=members)
+    return {"weight": result["token.weight"], "loss": result["loss"]}
 
 
 @EXAMPLES.by("what it corrects: a fast action is seen ten times as often")
 def corrected(example: Example) -> Found:
     counts = (example.values["p"] * 100 / example.values["dt"]).astype(int)
     members = actions(np.ones(counts.sum()), np.repeat(example.values["dt"], counts))
-    found = computed(WEIGHTED, ["gradient.logprob"], members=members)["gradient.logprob"]
+    gradient = computed(WEIGHTED, ["gradient.logprob"], members=members)["gradient.logprob"]
     return {
         "share_of_gradient_without": counts / counts.sum(),
-        "share_with": [found[: counts[0]].sum() / found.sum(), found[counts[0] :].sum() / found.sum()],
+        "share_with": [gradient[: counts[0]].sum() / gradient.sum(), gradient[counts[0] :].sum() / gradient.sum()],
     }
 
 
@@ -59,8 +59,8 @@ def rewards(example: Example) -> Found:
     ]
     members.append({**answers([1], [valid])[0], "success": True, "rewards": {"milestones": 7}, "steps": steps})
     columns = {"token": {"value": [0.0] * 4, "old_value": [0.0] * 4}}
-    found = computed(recipes.RL_MLE, ["draw.score"], members=members, columns=columns)["draw.score"]
-    return {"failed": found[:3], "valid": found[3]}
+    scores = computed(recipes.RL_MLE, ["draw.score"], members=members, columns=columns)["draw.score"]
+    return {"failed": scores[:3], "valid": scores[3]}
 
 
 @EXAMPLES.by("weight within the clipped term")

@@ -26,14 +26,14 @@ def expert(probabilities: Value, old: Value, given: float, **options: float) -> 
     """Return the decrease of each expert token's loss by its log-prob."""
     surrogate = replace(recipes.RL_PLUS.loss.expert, **options)
     recipe = given_advantages(recipes.RL_PLUS, constant=1.0, entropy=0.0, expert=surrogate)
-    found = computed(
+    result = computed(
         recipe.replace(weight=recipes.RL_PLUS.weight, old_logprob="recomputed"),
         ["gradient.logprob"],
         members=[{**answers([len(old)], [given])[0], "unsampled": True}],
         columns={"token": {"recomputed_logprob": np.log(old).tolist()}},
         policy={"logprob": np.log(probabilities).tolist()},
     )
-    return -found["gradient.logprob"]
+    return -result["gradient.logprob"]
 
 
 @EXAMPLES.by("ratios of external tokens")
@@ -76,8 +76,8 @@ def unclipped(example: Example) -> Found:
 @EXAMPLES.by("entropy")
 def entropy(example: Example) -> Found:
     recipe = given_advantages(recipes.RL_PLUS, aggregate="token_mean", constant=None, expert=None)
-    found = computed(recipe, ["loss"], members=answers([2], [0]), policy={"entropy": example.values["H"].tolist()})
-    return {"bonus": -found["loss"]}
+    result = computed(recipe, ["loss"], members=answers([2], [0]), policy={"entropy": example.values["H"].tolist()})
+    return {"bonus": -result["loss"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

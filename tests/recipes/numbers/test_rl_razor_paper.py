@@ -39,10 +39,10 @@ def reinforce(example: Example) -> Found:
             {"path": f"1 | 3*{len(each)}", "logprobs": each, **reward}
             for each, reward in zip(logprobs[:count], rewards, strict=False)
         ]
-        found = computed(
+        result = computed(
             losses, ["loss"], members=members, policy={"logprob": np.concatenate(logprobs[:count]).tolist()}
         )
-        return float(found["loss"][0])
+        return float(result["loss"][0])
 
     return {"loss_of_reinforce": loss(3), "loss_of_a_group_of_one": loss(1)}
 

@@ -23,8 +23,8 @@ def alone(example: Example) -> Found:
 
 @EXAMPLES.by("tokens that another policy sampled have no ratio")
 def sampled(example: Example) -> Found:
-    found = single_tokens(given_advantages(recipes.RLOO), *(example.values[name] for name in ("old", "new", "A")))
-    return {"loss": found["loss"], "gradient_by_logprob": found["gradient.logprob"]}
+    result = single_tokens(given_advantages(recipes.RLOO), *(example.values[name] for name in ("old", "new", "A")))
+    return {"loss": result["loss"], "gradient_by_logprob": result["gradient.logprob"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

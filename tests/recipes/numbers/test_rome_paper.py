@@ -119,12 +119,12 @@ def truncated(example: Example) -> Found:
 def second_step(example: Example) -> Found:
     given = example.values
 
-    def found(name: str) -> Value:
+    def compute(name: str) -> Value:
         return np.array(
             [factors(CHUNKS, (np.atleast_1d(given[name]), [given[at]]))[0][0] for at in ("first", "second")]
         )
 
-    return {"negative_factor": found("G_neg"), "positive_factor": found("G_pos")}
+    return {"negative_factor": compute("G_neg"), "positive_factor": compute("G_pos")}
 
 
 @EXAMPLES.by("rollback along a trajectory of five chunks")

@@ -23,26 +23,26 @@ def shifts(example: Example) -> tuple[Value, Value, Value]:
     old = np.log(probability)
     path = "1 " + " ~ 9 ".join(["| 3"] * len(old))
     members = [{"path": path, "reward": 0.0, "steps": steps, "logprobs": old.tolist()}]
-    found = computed(recipe, ["step.advantage"], members=members)["step.advantage"]
+    advantages = computed(recipe, ["step.advantage"], members=members)["step.advantage"]
     names = ["loss", "gradient.logprob"]
-    moved = computed(recipe, names, members=members, policy={"logprob": (old + found).tolist()})
-    return found, moved["loss"], moved["gradient.logprob"]
+    moved = computed(recipe, names, members=members, policy={"logprob": (old + advantages).tolist()})
+    return advantages, moved["loss"], moved["gradient.logprob"]
 
 
 @EXAMPLES.by("shift for three probabilities")
 def three_probabilities(example: Example) -> Found:
-    found, loss, gradient = shifts(example)
+    shift, loss, gradient = shifts(example)
     np.testing.assert_allclose([*loss, *gradient], 0.0, atol=1e-6, err_msg="the optimum is where the loss is 0")
-    return {"shift": found}
+    return {"shift": shift}
 
 
 @EXAMPLES.by("a turn without feedback (convention)")
 def without_feedback(example: Example) -> Found:
     silent = {"r": np.append(example.values["r"], np.nan), "p": np.append(example.values["p"], 0.3)}
-    found, _, gradient = shifts(replace(example, values=example.values | silent))
-    assert found[1] == 0.0
+    step_shift, _, gradient = shifts(replace(example, values=example.values | silent))
+    assert step_shift[1] == 0.0
     assert abs(gradient[1]) < 1e-6, "no step is taken"
-    return {"shift": np.append(found[0], np.nan)}
+    return {"shift": np.append(step_shift[0], np.nan)}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -53,15 +53,15 @@ def alone(example: Example) -> Found:
 @EXAMPLES.by("the first minibatch")
 def first(example: Example) -> Found:
     same = np.full(int(example.values["n"]), -1.0)
-    found = regressed(recipes.ROVER, float(example.values["r"]), old=same, new=same, u=same, u_old=same)
-    return {"loss": found["loss"], "derivative_per_token": found["gradient.logprob"][:1]}
+    result = regressed(recipes.ROVER, float(example.values["r"]), old=same, new=same, u=same, u_old=same)
+    return {"loss": result["loss"], "derivative_per_token": result["gradient.logprob"][:1]}
 
 
 @EXAMPLES.by("a later minibatch")
 def later(example: Example) -> Found:
     given = {name: example.values[name] for name in ("old", "new", "u", "u_old")}
-    found = regressed(recipes.ROVER, float(example.values["r"]), **given)
-    return {"loss": found["loss"], "derivative": found["gradient.logprob"]}
+    result = regressed(recipes.ROVER, float(example.values["r"]), **given)
+    return {"loss": result["loss"], "derivative": result["gradient.logprob"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -28,11 +28,11 @@ def below_and_above(example: Example) -> Found:
     given = example.values
     controller = temperature(target=float(given["target"]), rate=float(given["lr"]), start=1.0)
     state = controller.initial_state()
-    found = [controller.value(state)]
+    results = [controller.value(state)]
     for logprobs in (given["logp"], given["later"]):
         state = controller.moved(state, {controller.metric: float(-logprobs.mean())})
-        found.append(controller.value(state))
-    return {"alpha": np.array(found)}
+        results.append(controller.value(state))
+    return {"alpha": np.array(results)}
 
 
 @EXAMPLES.by("language model: token entropies with a tool token")
@@ -54,11 +54,11 @@ def tokens(example: Example) -> Found:
 
 
 def test_the_temperature_stays_within_its_bounds() -> None:
-    state, found = TEMPERATURE.initial_state(), []
+    state, results = TEMPERATURE.initial_state(), []
     for entropy in (-1e4, 1e4):
         state = TEMPERATURE.moved(state, {"entropy": entropy})
-        found.append(TEMPERATURE.value(state))
-    assert found == [0.01, 1e-5]
+        results.append(TEMPERATURE.value(state))
+    assert results == [0.01, 1e-5]
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -27,14 +27,14 @@ def batch(example: Example) -> Found:
     heads = torch.from_numpy(np.stack([given["v1"], given["v2"]], axis=-1))
     old = soft_minimum(heads, CRITIC.temperature).numpy()
     members = [{**member, "group": str(place)} for place, member in enumerate(answers([1] * 3, given["R"].tolist()))]
-    found = computed(
+    result = computed(
         recipes.SAFE.replace(epochs=1),
         ["step.advantage", "loss.critic"],
         members=members,
         columns={"step": {"value": old}, "token": {"old_value": old, "reference_logprob": [-1.0] * 3}},
         critic={"value": [[value, value] for value in given["V_new"].tolist()]},
     )
-    return {"soft_min": old, "advantage": found["step.advantage"], "critic_loss": found["loss.critic"]}
+    return {"soft_min": old, "advantage": result["step.advantage"], "critic_loss": result["loss.critic"]}
 
 
 @EXAMPLES.by("one response of three has no score (convention)")
@@ -43,9 +43,9 @@ def unscored(example: Example) -> Found:
     members = answers([1] * 3, [*example.values["R"].tolist(), 0.0])
     del members[-1]["reward"]
     tokens = {"reference_logprob": [-1.0] * 3}
-    found = computed(recipes.SAFE, ["step.advantage"], members=members, columns={"step": values, "token": tokens})
-    assert found["step.advantage"][-1] == 0
-    return {"advantage": np.append(found["step.advantage"][:-1], np.nan)}
+    result = computed(recipes.SAFE, ["step.advantage"], members=members, columns={"step": values, "token": tokens})
+    assert result["step.advantage"][-1] == 0
+    return {"advantage": np.append(result["step.advantage"][:-1], np.nan)}
 
 
 def moved(price: PredictivePenalty, state: Any, divergence: float, entropy: float, reward: float) -> Any:
@@ -73,8 +73,8 @@ def phases(example: Example) -> Found:
     ):
         rewards = [older] * 50 + [recent + spread, recent - spread] * 25
         state = {**PRICE.initial_state(), "kl": 10.0, "average": rewards[-1] - 0.02, "error": -1.0}
-        found = moved(PRICE, {**state, "rewards": rewards[:-1]}, 10.0, 1.9, rewards[-1])
-        thresholds.append(10.0 - PRICE.value(found) / 0.2)
+        next_state = moved(PRICE, {**state, "rewards": rewards[:-1]}, 10.0, 1.9, rewards[-1])
+        thresholds.append(10.0 - PRICE.value(next_state) / 0.2)
     return {"threshold": np.array(thresholds)}
 
 
@@ -82,9 +82,9 @@ def phases(example: Example) -> Found:
 def epochs(example: Example) -> Found:
     """The critic's loss and the penalty are numbers of the example."""
     assert recipes.SAFE.epochs == 2
-    given, found = example.values, {}
+    given, results = example.values, {}
     for place, name in enumerate(("old", "second")):
-        found[name] = computed(
+        results[name] = computed(
             LOSSES,
             ["loss", "gradient.logprob"],
             members=answers([2, 1], given["A"][[0, 2]].tolist()),
@@ -93,9 +93,9 @@ def epochs(example: Example) -> Found:
         )
     others = 0.5 * given["critic"] + given["penalty"]
     return {
-        "first_loss": found["old"]["loss"] + others[0],
-        "second_loss": found["second"]["loss"] + others[1],
-        "second_has_gradient": abs(found["second"]["gradient.logprob"]) > 1e-6,
+        "first_loss": results["old"]["loss"] + others[0],
+        "second_loss": results["second"]["loss"] + others[1],
+        "second_has_gradient": abs(results["second"]["gradient.logprob"]) > 1e-6,
     }
 
 

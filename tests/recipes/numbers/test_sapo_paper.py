@@ -20,8 +20,10 @@ ONE_STEP = recipes.SAPO.replace(minibatches=1)
 def alone(log_ratios: Value, given: Value) -> tuple[Value, Value]:
     """Return losses of tokens, each a rollout of its own batch, and their gradients by log-prob."""
     pairs = zip(np.atleast_1d(log_ratios), np.broadcast_to(given, np.shape(log_ratios)), strict=True)
-    found = [single_tokens(LOSSES, np.array([-3.0]), np.array([away - 3.0]), np.array([each])) for away, each in pairs]
-    return tuple(np.concatenate([each[name] for each in found]) for name in ("loss", "gradient.logprob"))
+    results = [
+        single_tokens(LOSSES, np.array([-3.0]), np.array([away - 3.0]), np.array([each])) for away, each in pairs
+    ]
+    return tuple(np.concatenate([each[name] for each in results]) for name in ("loss", "gradient.logprob"))
 
 
 @EXAMPLES.by("gate by sign of the advantage")
@@ -36,20 +38,20 @@ def gates(example: Example) -> Found:
 
 @EXAMPLES.by("gradient by log-probability, nowhere cut")
 def gradients(example: Example) -> Found:
-    found: Found = {}
+    results: Found = {}
     for name in ("positive", "negative"):
         given = example.values[f"A_{name[:3]}"]
         gradient = alone(np.log(example.values["r"]), given)[1]
-        found[f"gradient_{name}_advantage"] = gradient
-        found[f"weight_{name}_advantage"] = -gradient / (example.values["r"] * given)
-    return found
+        results[f"gradient_{name}_advantage"] = gradient
+        results[f"weight_{name}_advantage"] = -gradient / (example.values["r"] * given)
+    return results
 
 
 @EXAMPLES.by("one rollout of four has no score (convention)")
 def unscored(example: Example) -> Found:
     members = [*answers([2, 1, 3], example.values["R"].tolist()), {"path": "1 | 3"}]
-    found = computed(ONE_STEP, ["loss"], members=members)
-    return {"advantage": advantages(recipes.SAPO, [*example.values["R"], np.nan])[0], "loss": found["loss"]}
+    result = computed(ONE_STEP, ["loss"], members=members)
+    return {"advantage": advantages(recipes.SAPO, [*example.values["R"], np.nan])[0], "loss": result["loss"]}
 
 
 @EXAMPLES.by("loss of three responses of unequal length")
@@ -58,12 +60,12 @@ def three_responses(example: Example) -> Found:
     away = [given[f"d_{name}"] for name in "abc"]
     members = answers([len(each) for each in away], given["R"].tolist())
     policy = {"logprob": (np.concatenate(away) - 1.0).tolist()}
-    found = computed(ONE_STEP, ["draw.advantage", "loss"], members=members, policy=policy)
+    result = computed(ONE_STEP, ["draw.advantage", "loss"], members=members, policy=policy)
     of_tokens = {
         f"loss_by_token_{name}": alone(each, advantage)[0]
-        for name, each, advantage in zip("abc", away, found["draw.advantage"], strict=True)
+        for name, each, advantage in zip("abc", away, result["draw.advantage"], strict=True)
     }
-    return {"advantage": found["draw.advantage"], "loss": found["loss"], **of_tokens}
+    return {"advantage": result["draw.advantage"], "loss": result["loss"], **of_tokens}
 
 
 @EXAMPLES.by("groups of three and of two share a batch")
@@ -76,19 +78,19 @@ def two_groups(example: Example) -> Found:
 @EXAMPLES.by("two turns with a tool's answer between")
 def two_turns(example: Example) -> Found:
     away, mask = example.values["d"], example.values["mask"]
-    found = one_rollout(LOSSES, np.full(len(away), -1.0), away - 1.0, np.full(len(away), example.values["A"]), mask)
+    result = one_rollout(LOSSES, np.full(len(away), -1.0), away - 1.0, np.full(len(away), example.values["A"]), mask)
     gradient = np.zeros(len(away))
-    gradient[mask > 0] = found["gradient.logprob"]
-    return {"loss": found["loss"], "gradient_by_token": gradient}
+    gradient[mask > 0] = result["gradient.logprob"]
+    return {"loss": result["loss"], "gradient_by_token": gradient}
 
 
 @EXAMPLES.by("the second optimizer step of a batch attenuates")
 def second_step(example: Example) -> Found:
-    given, found = example.values, {}
+    given, results = example.values, {}
     for name in ("first", "second"):
         step = single_tokens(LOSSES, given["old"], given[name], given["A"])
-        found |= {f"{name}_loss": step["loss"], f"{name}_gradient": step["gradient.logprob"]}
-    return found
+        results |= {f"{name}_loss": step["loss"], f"{name}_gradient": step["gradient.logprob"]}
+    return results
 
 
 @EXAMPLES.by("one token far off the policy")

@@ -84,8 +84,8 @@ def one_mean(example: Example) -> Found:
 @EXAMPLES.by("the second optimizer step of a batch clips")
 def second_step(example: Example) -> Found:
     old, second, given = (example.values[name] for name in ("old", "second", "A"))
-    found = imported(old, old, second, given)
-    return {"loss": found["loss"], "has_gradient": found["gradient.logprob"] != 0}
+    result = imported(old, old, second, given)
+    return {"loss": result["loss"], "has_gradient": result["gradient.logprob"] != 0}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -41,8 +41,8 @@ def cut(example: Example) -> Found:
 @EXAMPLES.by("advantages of groups of four, three and one")
 def groups(example: Example) -> Found:
     given = [np.atleast_1d(example.values[name]) for name in "RST"]
-    found = advantages(recipes.SCALING_INTER, *given)
-    return dict(zip(("advantage_a", "advantage_b", "advantage_c"), found, strict=True))
+    group_advantages = advantages(recipes.SCALING_INTER, *given)
+    return dict(zip(("advantage_a", "advantage_b", "advantage_c"), group_advantages, strict=True))
 
 
 @EXAMPLES.by("one episode of four has no score (convention)")

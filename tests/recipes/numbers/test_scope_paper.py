@@ -50,23 +50,23 @@ def mended(run: Run) -> int:
 
 @EXAMPLES.by("first error of four failures")
 def first_error(example: Example) -> Found:
-    rollout, found = RECIPE.rollout, []
+    rollout, results = RECIPE.rollout, []
     assert isinstance(rollout, Repair)
 
     class Locate(Rollout):
         async def group(self, group: Group) -> None:
             [branch] = await group.run(group.start_many(1))
             fault = await rollout.locator.locate(group, branch)
-            found.append(None if fault is None else fault.step.number + 1)
+            results.append(None if fault is None else fault.step.number + 1)
 
     takes = []
     for name in "abcd":
         solvers = Solvers([0.0], example.values[name].tolist())
         solve(Locate(), solvers)
         takes.append(mended(solve(RECIPE, Solvers([0.0], solvers.marks), group_size=1)))
-    assert found[1:3] == [None, None], "a bad first step is left alone, as if there were none"
+    assert results[1:3] == [None, None], "a bad first step is left alone, as if there were none"
     expected = example.expect["first_error"]
-    assert [found[0], found[3]] == expected[[0, 3]].tolist()
+    assert [results[0], results[3]] == expected[[0, 3]].tolist()
     return {"candidate": takes}
 
 
@@ -81,11 +81,13 @@ def repaired(rewards: Value, *, teacher: str = RIGHT) -> tuple[int, Mapping[floa
 
 @EXAMPLES.by("a repair in place of the failure and beside it")
 def in_place(example: Example) -> Found:
-    count, found = repaired(example.values["r"])
+    count, advantage_by_reward = repaired(example.values["r"])
     assert count == 1
     return {
         "advantage_unrepaired_n_minus_1": advantages(RECIPE, example.values["r"])[0],
-        "advantage_in_place_n_minus_1": np.array([found[float(reward)] for reward in example.values["place"]]),
+        "advantage_in_place_n_minus_1": np.array(
+            [advantage_by_reward[float(reward)] for reward in example.values["place"]]
+        ),
     }
 
 
@@ -106,7 +108,7 @@ def weights(example: Example) -> Found:
     given = example.values
     reward = float(given["A"])
 
-    def found(ratios: Value, probabilities: Value) -> Any:
+    def compute(ratios: Value, probabilities: Value) -> Any:
         """Return the policy's tokens with these ratios, then a teacher's with these probabilities."""
         counts = [count for count in (len(ratios), len(probabilities)) if count]
         path = "1 | " + " ~ 9 | ".join(f"3*{count}" for count in counts)
@@ -122,20 +124,20 @@ def weights(example: Example) -> Found:
 
     none = np.zeros(0)
     return {
-        "own_second_step": np.ravel([-found(each, none) for each in given["r_2"][:, None]]),
-        "foreign_first_step": np.ravel([-found(none, each) / reward for each in given["p_1"][:, None]]),
-        "foreign_second_step": np.ravel([-found(none, each) / reward for each in given["p_2"][:, None]]),
-        "objective_first_step": -found(given["r_1"], given["p_1"]),
-        "objective_second_step": -found(given["r_2"], given["p_2"]),
+        "own_second_step": np.ravel([-compute(each, none) for each in given["r_2"][:, None]]),
+        "foreign_first_step": np.ravel([-compute(none, each) / reward for each in given["p_1"][:, None]]),
+        "foreign_second_step": np.ravel([-compute(none, each) / reward for each in given["p_2"][:, None]]),
+        "objective_first_step": -compute(given["r_1"], given["p_1"]),
+        "objective_second_step": -compute(given["r_2"], given["p_2"]),
     }
 
 
 @EXAMPLES.by("a group of one failure with its repair")
 def alone(example: Example) -> Found:
     del example
-    count, found = repaired(np.zeros(1))
+    count, advantage_by_reward = repaired(np.zeros(1))
     assert count == 1
-    return {"centred_in_place": found[1.0]}
+    return {"centred_in_place": advantage_by_reward[1.0]}
 
 
 @EXAMPLES.by("the verifier gives the repair no score (convention)")

@@ -40,14 +40,14 @@ def gated(example: Example, members: list[dict[str, Any]]) -> Found:
 @EXAMPLES.by("a failure and a success of unequal length")
 def unequal(example: Example) -> Found:
     p = example.values["p"].tolist()
-    found = gated(
+    result = gated(
         example,
         [
             {"path": "1 | 3 4", "reward": 0, "logprobs": p[:2]},
             {"path": "1 | 5", "reward": 1, "logprobs": p[2:]},
         ],
     )
-    return {"loss": found["loss"], "gradient": found["gradient.logprob"]}
+    return {"loss": result["loss"], "gradient": result["gradient.logprob"]}
 
 
 @EXAMPLES.by("two turns, a tool's tokens between them")
@@ -59,7 +59,7 @@ def turns(example: Example) -> Found:
 @EXAMPLES.by("a later step of the batch")
 def later(example: Example) -> Found:
     old, new, q, ref, given = (example.values[name].tolist() for name in ("old", "p", "q", "ref", "A"))
-    found = computed(
+    result = computed(
         GIVEN,
         ["loss"],
         members=[
@@ -69,7 +69,7 @@ def later(example: Example) -> Found:
         columns={"token": {"teacher_logprob": q, "reference_logprob": ref}},
         policy={"logprob": new},
     )
-    return {"loss": found["loss"]}
+    return {"loss": result["loss"]}
 
 
 @EXAMPLES.by("the teacher of the next iteration")

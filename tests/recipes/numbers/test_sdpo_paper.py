@@ -25,15 +25,15 @@ SAMPLED = recipes.SDPO.replace(loss=replace(LOSS, support="sampled"))
 def gradient(example: Example, members: list[dict[str, Any]], others: int = 0) -> Found:
     """Return the gradient of the tokens with a teacher; the `others` tokens after them have none."""
     teacher, policy = (example.values[name].tolist() for name in ("q", "p"))
-    found = computed(
+    gradients = computed(
         SAMPLED,
         ["gradient.logprob"],
         members=members,
         columns={"token": {"teacher_logprob": [*teacher, *["nan"] * others]}},
         policy={"logprob": [*policy, *[-1.0] * others]},
     )["gradient.logprob"]
-    assert not found[len(teacher) :].any()
-    return {"gradient": found[: len(teacher)]}
+    assert not gradients[len(teacher) :].any()
+    return {"gradient": gradients[: len(teacher)]}
 
 
 @EXAMPLES.by("a failure that has a solution, and the solution")
@@ -59,7 +59,9 @@ def older(example: Example) -> Found:
 def likeliest(example: Example) -> Found:
     p, q, other = (torch.from_numpy(example.values[name]) for name in ("p", "q", "other"))
     policy_probabilities, teacher = torch.stack([p, other]), torch.stack([q, other])
-    logprobs = torch.cat([policy_probabilities, 1.0 - policy_probabilities.sum(1, keepdim=True)], dim=1).log().requires_grad_()
+    logprobs = (
+        torch.cat([policy_probabilities, 1.0 - policy_probabilities.sum(1, keepdim=True)], dim=1).log().requires_grad_()
+    )
     streams = {
         "weight_kl": torch.full((2,), 0.5).double(),
         "old_logprob": torch.stack([torch.tensor(example.values["old"]), other[0]]).log().double(),

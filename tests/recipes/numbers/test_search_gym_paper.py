@@ -43,15 +43,15 @@ def stages(example: Example) -> Found:
     select, task_pool = SEARCH_GYM.select, pool(40)
     task_pool.column("attempts")
     task_pool._columns["hops"] = hops = np.arange(40) % 4 + 1
-    state, story, empty, found = select.initial_state(), Story(), arl.Forest().freeze(), []
+    state, story, empty, results = select.initial_state(), Story(), arl.Forest().freeze(), []
     for iteration, success in enumerate(example.values["success"].tolist()):
         chosen = hops[select.choose(task_pool, state, wanted(40), iteration).rows]
-        found.append(1 + int((chosen > 1).any()))
+        results.append(1 + int((chosen > 1).any()))
         solved = round(20 * success)
-        row = int(np.flatnonzero(hops > 1)[0]) if found[-1] > 1 else 0
+        row = int(np.flatnonzero(hops > 1)[0]) if results[-1] > 1 else 0
         visits = story.visits(iteration, {row: [1.0] * solved + [0.0] * (20 - solved)})
         state["stage"] = select.stage.next(state["stage"], visits, IterationRecord(iteration, empty, pool=task_pool))
-    return {"stage": np.array(found)}
+    return {"stage": np.array(results)}
 
 
 @EXAMPLES.by("one trajectory")

@@ -43,8 +43,8 @@ def of_sizes(*masses: float, size: int) -> list[int]:
 def scaled(members: list[dict[str, Any]], **options: Any) -> tuple[Value, Value]:
     """Return scaled advantages, and factors."""
     recipe = recipes.SEED_GRPO.replace(weight=AnswerEntropyScaled(**options))
-    found = computed(recipe, ["draw.advantage", "draw.weight"], members=members)
-    return found["draw.advantage"] * found["draw.weight"], found["draw.weight"]
+    result = computed(recipe, ["draw.advantage", "draw.weight"], members=members)
+    return result["draw.advantage"] * result["draw.weight"], result["draw.weight"]
 
 
 @EXAMPLES.by("a group of eight with clusters of five, two and one")
@@ -100,9 +100,9 @@ def alone(example: Example) -> Found:
 def unscored(example: Example) -> Found:
     """Three different answers have x = 1; the answer of the fourth would change it."""
     members = answered(np.array([*example.values["R"], np.nan]), [0, 1, 2, 2])
-    found = scaled(members, coefficient=1.0 - float(example.values["factor"]))[0]
-    assert not found[-1]
-    return {"advantage": np.array([*found[:-1], np.nan])}
+    factors = scaled(members, coefficient=1.0 - float(example.values["factor"]))[0]
+    assert not factors[-1]
+    return {"advantage": np.array([*factors[:-1], np.nan])}
 
 
 def with_factor(factor: float, ratio: Value, given: Value, mask: Value) -> Mapping[str, Value]:
@@ -129,8 +129,8 @@ def clipped(example: Example) -> Found:
 @EXAMPLES.by(SECOND)
 def second_step(example: Example) -> Found:
     given = example.values
-    found = with_factor(float(given["factor"]), given["second"], given["A"], np.ones(len(given["A"])))
-    return {"loss": found["loss"], "has_gradient": found["gradient.logprob"][:-1] != 0}
+    result = with_factor(float(given["factor"]), given["second"], given["A"], np.ones(len(given["A"])))
+    return {"loss": result["loss"], "has_gradient": result["gradient.logprob"][:-1] != 0}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -41,8 +41,8 @@ def steps(recipe: Recipe, theta: Value, curvature: Value, rate: float, states: d
         (0.5 * torch.from_numpy(np.atleast_1d(curvature)) * model.weight**2).sum().backward()
         update.step(optimizer)
     recipe.run_hooks(updates, policy=model)
-    found: Value = model.weight.detach().numpy()[0]
-    return found
+    new_weights: Value = model.weight.detach().numpy()[0]
+    return new_weights
 
 
 @EXAMPLES.by("three inner steps on a quadratic loss of two weights")

@@ -41,12 +41,12 @@ def credited(members: list[dict[str, Any]], recipe: Recipe = recipes.SHORTER_BET
 @EXAMPLES.by(GROUPS)
 def groups(example: Example) -> Found:
     given = example.values
-    found = credited(answered(given["l"], given["c"]) + answered(given["l_b"], given["c_b"], "b"))
+    result = credited(answered(given["l"], given["c"]) + answered(given["l_b"], given["c_b"], "b"))
     return {
-        "reward_a": found["draw.score"][:5],
-        "advantage_a": found["draw.advantage"][:5],
-        "reward_b": found["draw.score"][5:],
-        "advantage_b": found["draw.advantage"][5:],
+        "reward_a": result["draw.score"][:5],
+        "advantage_a": result["draw.advantage"][:5],
+        "reward_b": result["draw.score"][5:],
+        "advantage_b": result["draw.advantage"][5:],
     }
 
 
@@ -61,16 +61,16 @@ def long(example: Example) -> Found:
 def alone(example: Example) -> Found:
     advantage = replace(recipes.SHORTER_BETTER.advantage, singleton="raw")
     members = answered([float(example.values["l"])], [float(example.values["c"])])
-    found = credited(members, recipes.SHORTER_BETTER.replace(advantage=advantage))
-    return {"reward": found["draw.score"], "advantage": found["draw.advantage"]}
+    result = credited(members, recipes.SHORTER_BETTER.replace(advantage=advantage))
+    return {"reward": result["draw.score"], "advantage": result["draw.advantage"]}
 
 
 @EXAMPLES.by(UNSCORED)
 def unscored(example: Example) -> Found:
     members = [*answered(example.values["l"], example.values["c"]), {"group": "a", "path": "1 | 3*100"}]
-    found = credited(members)
-    assert found["draw.advantage"][3] == 0
-    return {"reward": found["draw.score"][:3], "advantage": [*found["draw.advantage"][:3], np.nan]}
+    result = credited(members)
+    assert result["draw.advantage"][3] == 0
+    return {"reward": result["draw.score"][:3], "advantage": [*result["draw.advantage"][:3], np.nan]}
 
 
 @EXAMPLES.by("length of a response with tool tokens")

@@ -26,12 +26,12 @@ def rollout(length: int, reward: float, good: float, flag: str = "void") -> dict
 @EXAMPLES.by("the void rollout counts in the group")
 def void(example: Example) -> Found:
     given = zip(example.values["R"], example.values["good"], strict=True)
-    found = computed(
+    result = computed(
         recipes.SIMPLE_TIR.replace(weight=recipes.SIMPLE_TIR.weight[0]),
         ["draw.advantage", "draw.keep"],
         members=[rollout(1, reward, good) for reward, good in given],
     )
-    return {"advantage": found["draw.advantage"], "in_the_loss": found["draw.advantage"] * found["draw.keep"]}
+    return {"advantage": result["draw.advantage"], "in_the_loss": result["draw.advantage"] * result["draw.keep"]}
 
 
 @EXAMPLES.by("an overlong response does not")
@@ -39,8 +39,8 @@ def overlong(example: Example) -> Found:
     members = [rollout(1, reward, 1.0) for reward in example.values["R"]]
     members.append({**rollout(1, 1.0, 1.0), "steps": [{"truncated": True}]})
     recipe = recipes.SIMPLE_TIR.replace(reward=(OutcomeScore(), Unscored(flags="truncated")))
-    found = computed(recipe, ["draw.advantage", "draw.score"], members=members)
-    return {"advantage": np.where(np.isnan(found["draw.score"]), np.nan, found["draw.advantage"])}
+    result = computed(recipe, ["draw.advantage", "draw.score"], members=members)
+    return {"advantage": np.where(np.isnan(result["draw.score"]), np.nan, result["draw.advantage"])}
 
 
 @EXAMPLES.by(ALONE)
@@ -62,10 +62,10 @@ def trained(example: Example) -> Found:
     given = zip(example.values["n"].astype(int), example.values["A"], example.values["good"], strict=True)
     recipe = given_advantages(recipes.SIMPLE_TIR).replace(weight=recipes.SIMPLE_TIR.weight[0])
     members = [rollout(length, reward, good) for length, reward, good in given]
-    found = computed(recipe, ["loss", "gradient.logprob"], members=members)
-    weights = -found["gradient.logprob"] / np.repeat(example.values["A"], example.values["n"].astype(int))
+    result = computed(recipe, ["loss", "gradient.logprob"], members=members)
+    weights = -result["gradient.logprob"] / np.repeat(example.values["A"], example.values["n"].astype(int))
     assert not weights[-4:].any(), "the void rollout is not trained"
-    return {"loss": found["loss"], "token_weight": weights[:1]}
+    return {"loss": result["loss"], "token_weight": weights[:1]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -30,8 +30,8 @@ def credited(recipe: Recipe, *groups: Value) -> tuple[Value, list[Value]]:
         for member in answers([1] * len(rewards), rewards.tolist())
     ]
     columns = {"token": {"recomputed_logprob": [-1.0] * len(members)}}
-    found = computed(recipe, ["draw.keep", "draw.advantage"], members=members, columns=columns)
-    return found["draw.keep"], np.split(found["draw.advantage"], np.cumsum([len(each) for each in groups])[:-1])
+    result = computed(recipe, ["draw.keep", "draw.advantage"], members=members, columns=columns)
+    return result["draw.keep"], np.split(result["draw.advantage"], np.cumsum([len(each) for each in groups])[:-1])
 
 
 @EXAMPLES.by("eight candidates, five of them kept")

@@ -23,7 +23,7 @@ def progress(example: Example) -> Found:
         {"path": "1 " + " ~ 9 ".join("| 3" for _ in each), "reward": reward}
         for each, reward in zip(turns, (1, 0), strict=True)
     ]
-    found = computed(
+    result = computed(
         recipes.SPA_RL,
         ["loss"],
         stage="warm_start",
@@ -31,7 +31,7 @@ def progress(example: Example) -> Found:
         columns={"draw": {"score": [1, 0]}},
         progress={"value": np.concatenate(turns).tolist()},
     )
-    return {"loss": found["loss"]}
+    return {"loss": result["loss"]}
 
 
 def three_turns(progress: Value, executed: Value) -> dict[str, Any]:
@@ -48,15 +48,15 @@ def three_turns(progress: Value, executed: Value) -> dict[str, Any]:
 
 @EXAMPLES.by("step rewards of the paper by the notes")
 def rewards(example: Example) -> Found:
-    found = computed(recipes.SPA_RL, ["step.step_score"], **three_turns(example.values["c"], example.values["g"]))
-    return {"reward": found["step.step_score"]}
+    result = computed(recipes.SPA_RL, ["step.step_score"], **three_turns(example.values["c"], example.values["g"]))
+    return {"reward": result["step.step_score"]}
 
 
 @EXAMPLES.by("a last step that no observation follows")
 def without_verdict(example: Example) -> Found:
     given = example.values
     steps = [{"facts": {"executed": int(flag)}} for flag in given["executed"]]
-    found = computed(
+    scores = computed(
         recipes.SPA_RL,
         ["step.step_score"],
         members=[
@@ -68,7 +68,7 @@ def without_verdict(example: Example) -> Found:
             "token": {"value": [0.0] * 4, "reference_logprob": [-1.0] * 4},
         },
     )["step.step_score"]
-    return {"reward_a": found[:3], "reward_b": found[3:]}
+    return {"reward_a": scores[:3], "reward_b": scores[3:]}
 
 
 @EXAMPLES.by("with a KL by token")
@@ -78,8 +78,8 @@ def priced(example: Example) -> Found:
     iteration["columns"]["token"]["reference_logprob"] = (-1.0 - given["k"]).tolist()
     # Without values and without lookahead the advantage of a token is its reward.
     gae = replace(recipes.SPA_RL.chain("advantage")[0], gamma=0.0, kl_coefficient=float(given["beta"]))
-    found = computed(recipes.SPA_RL.replace(advantage=gae), ["token.advantage"], **iteration)
-    return {"reward": found["token.advantage"]}
+    result = computed(recipes.SPA_RL.replace(advantage=gae), ["token.advantage"], **iteration)
+    return {"reward": result["token.advantage"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

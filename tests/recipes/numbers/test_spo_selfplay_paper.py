@@ -24,11 +24,11 @@ def compared(*rows: Value) -> Found:
 
 @EXAMPLES.by("four trajectories of several turns, a failed one among them")
 def four(example: Example) -> Found:
-    found = compared(*(example.values[f"row_{name}"] for name in "abcd"))
+    result = compared(*(example.values[f"row_{name}"] for name in "abcd"))
     return {
-        "reward": found["draw.score"],
-        "mean_reward": found["draw.score"].mean(),
-        "advantage": found["draw.advantage"],
+        "reward": result["draw.score"],
+        "mean_reward": result["draw.score"].mean(),
+        "advantage": result["draw.advantage"],
     }
 
 
@@ -53,8 +53,8 @@ def groups(example: Example) -> Found:
 @EXAMPLES.by("a group of one")
 def alone(example: Example) -> Found:
     assert len(example.values["r"]) == 1
-    found = compared([])
-    return {"reward": found["draw.score"], "advantage": found["draw.advantage"]}
+    result = compared([])
+    return {"reward": result["draw.score"], "advantage": result["draw.advantage"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

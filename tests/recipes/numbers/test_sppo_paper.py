@@ -29,8 +29,8 @@ def wins(*groups: Value, recipe: Recipe = recipes.SPPO) -> list[Value]:
     ]
     names = [str(place) for place, group in enumerate(groups) for _ in group]
     members = [{"group": name, "path": "1 | 3", "facts": each} for name, each in zip(names, facts, strict=True)]
-    found = computed(recipe, ["draw.score"], members=members)["draw.score"]
-    return np.split(found, np.cumsum([len(group) for group in groups])[:-1])
+    draw_scores = computed(recipe, ["draw.score"], members=members)["draw.score"]
+    return np.split(draw_scores, np.cumsum([len(group) for group in groups])[:-1])
 
 
 def regressed(answers: Sequence[tuple[Value, Value]], chances: Sequence[float], beta: float) -> Found:
@@ -47,8 +47,8 @@ def regressed(answers: Sequence[tuple[Value, Value]], chances: Sequence[float], 
 def targets(chances: Sequence[float], beta: float) -> Value:
     """Return the regression targets of answers' log-ratios: their gradients at a log-ratio of 0."""
     still = (np.full(1, -1.0), np.full(1, -1.0))
-    found = regressed([still] * len(chances), chances, beta)
-    return -len(chances) / 2 * found["gradient.logprob"]
+    result = regressed([still] * len(chances), chances, beta)
+    return -len(chances) / 2 * result["gradient.logprob"]
 
 
 @EXAMPLES.by("win probabilities of groups of three and of two")
@@ -68,8 +68,8 @@ def test_a_response_without_comparisons_is_not_an_opponent() -> None:
 def best_and_worst(example: Example) -> Found:
     given = example.values
     answers = [(given["w"], given["w_t"]), (np.ravel(given["l"]), np.ravel(given["l_t"]))]
-    found = regressed(answers, [float(given["P_w"]), float(given["P_l"])], float(given["beta"]))
-    return {"loss": found["loss"], "derivative_by_log_ratio": found["gradient.logprob"][[0, -1]]}
+    result = regressed(answers, [float(given["P_w"]), float(given["P_l"])], float(given["beta"]))
+    return {"loss": result["loss"], "derivative_by_log_ratio": result["gradient.logprob"][[0, -1]]}
 
 
 @EXAMPLES.by("the paper's scale, and a tie")

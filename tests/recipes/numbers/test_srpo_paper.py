@@ -49,16 +49,16 @@ def centres(successes: Sequence[Sequence[float]], step: float) -> Value:
     """Return places of a grid that are centres of successes: failures there score most."""
     width, height = np.max(successes, axis=0)
     grid = [[x, y] for x in np.arange(0.0, width + step, step) for y in np.arange(0.0, height + step, step)]
-    found = scores(successes, grid)
-    return np.array(grid)[found > found.max() - 1e-9]
+    grid_scores = scores(successes, grid)
+    return np.array(grid)[grid_scores > grid_scores.max() - 1e-9]
 
 
 @EXAMPLES.by("centres and distances")
 def distances(example: Example) -> Found:
     successes, failures = example.values["success"].tolist(), example.values["fail"].tolist()
     first, second = centres(successes, 0.2)
-    found = np.clip(scores(successes, failures, at_most=1.0), 1e-12, 1.0 - 1e-12)
-    scaled = 0.5 - np.log(found / (1.0 - found)) / REWARD.slope
+    failure_scores = np.clip(scores(successes, failures, at_most=1.0), 1e-12, 1.0 - 1e-12)
+    scaled = 0.5 - np.log(failure_scores / (1.0 - failure_scores)) / REWARD.slope
     return {"centre_1": first, "centre_2": second, "scaled": scaled}
 
 
@@ -98,11 +98,11 @@ def chunks(example: Example) -> Found:
     one, other = answers([56, 56], example.values["A"].tolist())
     one["path"] = "1 | 3*56 ~ 9 | 3*56"
     other["trainable"] = [1] * 21 + [0] * 35
-    found = computed(LOSSES, ["loss", "gradient.logprob"], members=[one, other])
-    weights = -found["gradient.logprob"] / np.repeat(example.values["A"], [112, 56])
+    result = computed(LOSSES, ["loss", "gradient.logprob"], members=[one, other])
+    weights = -result["gradient.logprob"] / np.repeat(example.values["A"], [112, 56])
     return {
         "tokens": [np.sum(weights[:112] > 0), np.sum(weights[112:] > 0)],
-        "loss": found["loss"],
+        "loss": result["loss"],
         "token_weight": weights[0],
     }
 

@@ -36,8 +36,8 @@ def inverse_loss(example: Example) -> Found:
     mean, spread, action = (torch.as_tensor(example.values[name]) for name in ("m", "sigma", "a"))
     density = float(torch.distributions.Normal(mean, spread).log_prob(action))
     member = {"path": "1 | 3", "reward": 1, "unsampled": True, "facts": {"imputed": 0, "inverse": 1}}
-    found = computed(RECIPE, ["loss.inverse"], members=[member], inverse={"logprob": [density]})
-    return {"loss": found["loss.inverse"]}
+    result = computed(RECIPE, ["loss.inverse"], members=[member], inverse={"logprob": [density]})
+    return {"loss": result["loss.inverse"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

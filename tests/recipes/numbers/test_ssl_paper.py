@@ -43,8 +43,8 @@ def rewarded(
         }
         for place, quality in enumerate(qualities)
     ]
-    found = computed(recipe, ["draw.score", "draw.advantage"], members=members)
-    return {name.removeprefix("draw."): values for name, values in found.items()}
+    result = computed(recipe, ["draw.score", "draw.advantage"], members=members)
+    return {name.removeprefix("draw."): values for name, values in result.items()}
 
 
 @EXAMPLES.by("spatial tiers")

@@ -27,8 +27,8 @@ def self_play(rewards: Sequence[Value]) -> tuple[list[Value], list[Value]]:
         for role, reward in [*((0, one) for one in each), (1, proposer_rewards[place])]
     ]
     columns = {"token": {"reference_logprob": [-1.0] * len(members)}}
-    found = computed(ONE_STEP, ["draw.advantage"], members=members, columns=columns)["draw.advantage"]
-    questions = np.split(found, np.cumsum([len(each) + 1 for each in rewards])[:-1])
+    advantages = computed(ONE_STEP, ["draw.advantage"], members=members, columns=columns)["draw.advantage"]
+    questions = np.split(advantages, np.cumsum([len(each) + 1 for each in rewards])[:-1])
     return [each[:-1] for each in questions], [each[-1:] for each in questions]
 
 
@@ -54,7 +54,7 @@ def self_play_extremes(example: Example) -> Found:
 def self_play_weights(example: Example) -> Found:
     # Two solvers, one of which fails, so that A is 0.5; and the proposer of another question.
     solver, proposer = (example.values[f"mask_{role}"].astype(int).tolist() for role in ("solver", "proposer"))
-    found = computed(
+    gradient = computed(
         ONE_STEP,
         ["gradient.logprob"],
         members=[
@@ -64,8 +64,11 @@ def self_play_weights(example: Example) -> Found:
         ],
         columns={"token": {"reference_logprob": [-1.0] * 10}},
     )["gradient.logprob"]
-    np.testing.assert_allclose(found[6:], [-0.75, 0.0, 0.0, -0.75])
-    return {"solver_weight_of_a_token": -2 * found[:1], "proposer_weight_of_a_token": -found[6:7]}  # for two solvers
+    np.testing.assert_allclose(gradient[6:], [-0.75, 0.0, 0.0, -0.75])
+    return {
+        "solver_weight_of_a_token": -2 * gradient[:1],
+        "proposer_weight_of_a_token": -gradient[6:7],
+    }  # for two solvers
 
 
 def policy_loss(old: Value, new: Value, given: Value) -> Mapping[str, Value]:

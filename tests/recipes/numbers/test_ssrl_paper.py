@@ -22,8 +22,8 @@ def reward(example: Example) -> Found:
     members = [
         {"path": "1 | 3", "reward": 0, "success": right > 0, "rewards": {"format": form}} for right, form in pairs
     ]
-    found = computed(recipes.SSRL.replace(weight=None), ["draw.score"], members=members)
-    return {"reward": found["draw.score"]}
+    result = computed(recipes.SSRL.replace(weight=None), ["draw.score"], members=members)
+    return {"reward": result["draw.score"]}
 
 
 @EXAMPLES.by("advantages of five responses, and of a group with one fewer")
@@ -38,7 +38,10 @@ def masked(example: Example) -> Found:
     """The second response has an advantage of 1."""
     given, other = example.values, int(example.values["other"])
     token_count = len(given["m"])
-    columns = {"simulated": [*(1 - given["m"]).tolist(), *[0] * other], "reference_logprob": [-1.0] * (token_count + other)}
+    columns = {
+        "simulated": [*(1 - given["m"]).tolist(), *[0] * other],
+        "reference_logprob": [-1.0] * (token_count + other),
+    }
     gradient = computed(
         MASKED,
         ["gradient.logprob"],

@@ -93,8 +93,8 @@ def unequal(example: Example) -> Found:
     changes = np.log(expected_weights) / np.log(EXPONENTIAL.low)
     entropies = changes / (np.abs(given) * ratios * (1 - new)) - np.log(new)
     np.testing.assert_allclose(weights(EXPONENTIAL, new / ratios, new, entropies, given), expected_weights, rtol=1e-6)
-    found = trained(EXPONENTIAL, new / ratios, new, entropies, given)
-    return {"loss": found["loss"], "gradient_wrt_logp_times_tokens": 5 * found["gradient.logprob"]}
+    result = trained(EXPONENTIAL, new / ratios, new, entropies, given)
+    return {"loss": result["loss"], "gradient_wrt_logp_times_tokens": 5 * result["gradient.logprob"]}
 
 
 @EXAMPLES.by("the second optimizer step of a batch: weights are computed again")

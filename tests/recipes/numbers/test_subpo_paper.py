@@ -30,12 +30,12 @@ def coverage(example: Example) -> Found:
     steps = [
         {"state": f"state {state:.0f}", "reward": float(reward)} for state, reward in zip(visited, rewards, strict=True)
     ]
-    found = computed(
+    result = computed(
         RECIPE,
         ["step.step_score", "token.advantage"],
         members=[{"path": path(len(gains)), "steps": steps, "reward": 0}],
     )
-    return {"marginal_gain": found["step.step_score"], "return_to_go": found["token.advantage"]}
+    return {"marginal_gain": result["step.step_score"], "return_to_go": result["token.advantage"]}
 
 
 def loss(*paths: tuple[Value, Value], unscored: int = 0) -> Value:

@@ -47,12 +47,12 @@ def cut(example: Example) -> Found:
 @EXAMPLES.by("two trajectories of unequal length, one without a reward")
 def unequal(example: Example) -> Found:
     p, q = (np.append(example.values[name], 1.0 - example.values[name].sum()) for name in ("p", "q"))
-    found = float(bin_divergence(*(torch.from_numpy(each[None]).log() for each in (p, q)), beta=LOSS.beta))
+    divergence = float(bin_divergence(*(torch.from_numpy(each[None]).log() for each in (p, q)), beta=LOSS.beta))
     second, other = example.values["more"].tolist()
     members = [{"path": "1 | 3 ~ 9 9 | 4", "reward": 0}, {"path": "1 | 5"}]
     return {
-        "divergence": found,
-        "loss": computed(recipes.TCOD, ["loss"], members=members, policy={"divergence": [found, second, other]})[
+        "divergence": divergence,
+        "loss": computed(recipes.TCOD, ["loss"], members=members, policy={"divergence": [divergence, second, other]})[
             "loss"
         ],
     }
@@ -61,14 +61,14 @@ def unequal(example: Example) -> Found:
 @EXAMPLES.by("the code's loss of two turns")
 def code(example: Example) -> Found:
     old, new, q = (example.values[name].tolist() for name in ("old", "p", "q"))
-    found = computed(
+    result = computed(
         LIKE_THE_CODE,
         ["loss"],
         members=[{"path": "1 | 3 4 ~ 9 | 5", "reward": 0, "logprobs": old}],
         columns={"token": {"teacher_logprob": q}},
         policy={"logprob": new},
     )
-    return {"loss": found["loss"]}
+    return {"loss": result["loss"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -41,8 +41,8 @@ def targets(example: Example) -> Found:
     for name, values in zip(("first", "second"), (given["Q1"], given["Q2"]), strict=True):
         columns["token"][f"{name}_estimate"] = [0.0, float(values[0]), 0.0]
         columns["step"][f"{name}_estimate_after"] = values.tolist()
-    found = computed(recipes.TD3, ["token.return"], members=members, columns=columns)
-    return {"target": found["token.return"]}
+    result = computed(recipes.TD3, ["token.return"], members=members, columns=columns)
+    return {"target": result["token.return"]}
 
 
 @EXAMPLES.by("both critics move to one target")
@@ -58,8 +58,8 @@ def critics(example: Example) -> Found:
         for name, values in (("critic", "Q1"), ("second_critic", "Q2"))
     }
     names = [f"loss.{name}" for name in outputs]
-    found = computed(recipes.TD3, names, members=members, columns=zeros(2, 2), **outputs)
-    return {"loss": 2 * sum(found[name] for name in names)}
+    result = computed(recipes.TD3, names, members=members, columns=zeros(2, 2), **outputs)
+    return {"loss": 2 * sum(result[name] for name in names)}
 
 
 @EXAMPLES.by("the actor looks at the first critic")
@@ -68,8 +68,8 @@ def actor(example: Example) -> Found:
     columns = zeros(2, 2)
     columns["token"]["estimate"] = example.values["Q1"].tolist()
     columns["token"]["second_estimate"] = example.values["Q2"].tolist()
-    found = computed(ACTOR, ["loss"], members=answers([1, 1], [0, 0]), columns=columns, number=TRAINED)
-    return {"loss": found["loss"]}
+    result = computed(ACTOR, ["loss"], members=answers([1, 1], [0, 0]), columns=columns, number=TRAINED)
+    return {"loss": result["loss"]}
 
 
 @EXAMPLES.by("four steps: actor and targets move at the second and the fourth")

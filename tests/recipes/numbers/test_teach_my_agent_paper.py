@@ -35,9 +35,9 @@ def select_tasks(progress: Value) -> tuple[Value, Value]:
 def chances(example: Example) -> Found:
     """Each task also gets its uniform part, which is the chance of a task without progress."""
     progress = example.values["alp"]
-    found = select_tasks(progress)[0]
-    uniform = found[progress == 0][0]
-    return {"chance": found - uniform, "uniform_task": uniform * len(progress)}
+    task_chances = select_tasks(progress)[0]
+    uniform = task_chances[progress == 0][0]
+    return {"chance": task_chances - uniform, "uniform_task": uniform * len(progress)}
 
 
 @EXAMPLES.by("no progress anywhere: Gaussians are drawn alike")
@@ -52,12 +52,12 @@ def alike(example: Example) -> Found:
 def unscored(example: Example) -> Found:
     """The second task's progress stays 0, because the episode with a return was its first."""
     progress = example.values["alp"]
-    chance, found = select_tasks(np.array([*progress, np.nan]))
+    chance, task_progress = select_tasks(np.array([*progress, np.nan]))
     uniform = chance[-1]
-    assert found[-1] == 0
+    assert task_progress[-1] == 0
     return {
         "chance_before_exploration": (chance - uniform)[:2] / (1.0 - 3.0 * uniform),
-        "progress": np.array([*found[:2], np.nan]),
+        "progress": np.array([*task_progress[:2], np.nan]),
     }
 
 

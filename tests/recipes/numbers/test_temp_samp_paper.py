@@ -24,13 +24,13 @@ def shaped(rewards: Sequence[float], **options: Any) -> dict[str, Value]:
     """Return scores and advantages of a group, the last member of which is the given solution."""
     members = [*answers([1] * (len(rewards) - 1), rewards[:-1])]
     members.append({"path": "1 | 3", "reward": rewards[-1], "unsampled": True})
-    found = computed(
+    result = computed(
         TEMP_SAMP.replace(advantage=replace(TEMP_SAMP.advantage, **options)),
         ["draw.score", "draw.advantage"],
         members=members,
         columns={"token": {"recomputed_logprob": [-1.0] * len(members)}},
     )
-    return dict(found)
+    return dict(result)
 
 
 def plain(rewards: Sequence[float]) -> Value:
@@ -41,10 +41,10 @@ def plain(rewards: Sequence[float]) -> Value:
 @EXAMPLES.by("shaping then joint normalisation")
 def joint(example: Example) -> Found:
     rewards = example.values["r"].tolist()
-    found = shaped(rewards)
+    result = shaped(rewards)
     return {
-        "shaped": found["draw.score"],
-        "advantage_n_minus_1": found["draw.advantage"],
+        "shaped": result["draw.score"],
+        "advantage_n_minus_1": result["draw.advantage"],
         "advantage_n": shaped(rewards, ddof=0)["draw.advantage"],
         "advantage_without_shaping_n_minus_1": plain(rewards),
     }
@@ -58,10 +58,10 @@ def agreement(example: Example) -> Found:
 @EXAMPLES.by("one sample beside the truth, and the truth alone")
 def pair(example: Example) -> Found:
     rewards = example.values["r"].tolist()
-    found = shaped(rewards)
+    result = shaped(rewards)
     return {
-        "shaped": found["draw.score"],
-        "advantage_n_minus_1": found["draw.advantage"],
+        "shaped": result["draw.score"],
+        "advantage_n_minus_1": result["draw.advantage"],
         "without_shaping_n_minus_1": plain(rewards),
         "centred_alone": shaped(rewards[-1:])["draw.advantage"],
     }

@@ -79,9 +79,9 @@ def derivative(example: Example) -> Found:
 @EXAMPLES.by("a pair without preference (convention)")
 def unlabelled(example: Example) -> Found:
     x = float(example.values["m"][0]) / TR_DPO.loss.beta
-    found = pairs(losses(), [([x], [0.0]), ([0.4], [0.1])], scored=1)
-    assert not found["gradient.logprob"][2:].any()
-    return {"loss": found["loss"]}
+    result = pairs(losses(), [([x], [0.0]), ([0.4], [0.1])], scored=1)
+    assert not result["gradient.logprob"][2:].any()
+    return {"loss": result["loss"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

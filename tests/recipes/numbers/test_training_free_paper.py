@@ -68,9 +68,9 @@ def teaches(scores: Value, *, program: Experiences = EXPERIENCES) -> bool:
 @EXAMPLES.by("groups of five, three and four: which teach")
 def which(example: Example) -> Found:
     for program in (EXPERIENCES, OF_CODE):
-        found = np.array([teaches(example.values[name], program=program) for name in "abc"])
-        np.testing.assert_array_equal(found, example.expect["teaches"])
-    return {"teaches": found}
+        is_compared = np.array([teaches(example.values[name], program=program) for name in "abc"])
+        np.testing.assert_array_equal(is_compared, example.expect["teaches"])
+    return {"teaches": is_compared}
 
 
 @EXAMPLES.by("a graded reward of which all are the same and in between teaches too")
@@ -92,7 +92,10 @@ def above(example: Example) -> Found:
 def second_filter(example: Example) -> Found:
     given = example.values
     requests = compare_group(given["a"], without=np.flatnonzero(given["summarised"] == 0).tolist())[0]
-    return {"first_filter": np.array("Sum up" in requests), "second_filter": np.array("What did the better" in requests)}
+    return {
+        "first_filter": np.array("Sum up" in requests),
+        "second_filter": np.array("What did the better" in requests),
+    }
 
 
 @EXAMPLES.by("a group of one never teaches with a reward of 0 or 1")
@@ -105,9 +108,11 @@ def plan(example: Example) -> Found:
     before = [f"known {number}" for number in range(int(example.values["before"]))]
     edits = [("ADD", None, "first"), ("UPDATE", 1, "other"), ("UPDATE", 9, "ninth"), ("DELETE", 0, "known 0")]
     edits += [("DELETE", 2, ""), ("ADD", None, "second")]
-    found = EXPERIENCES.applied(before, [dict(zip(("operation", "id", "text"), edit, strict=True)) for edit in edits])
-    assert found == ["other", "known 2", "first", "ninth", "second"]
-    return {"number_of_experiences": np.array(len(found))}
+    experiences = EXPERIENCES.applied(
+        before, [dict(zip(("operation", "id", "text"), edit, strict=True)) for edit in edits]
+    )
+    assert experiences == ["other", "known 2", "first", "ninth", "second"]
+    return {"number_of_experiences": np.array(len(experiences))}
 
 
 @EXAMPLES.by("three failed tries to read the plan leave the experiences")

@@ -30,8 +30,8 @@ def labelled(members: list[dict[str, Any]]) -> dict[str, Any]:
 
 def kept(labelled: dict[str, list[float]], unlabelled: dict[str, list[float]], component: SimilarCurves) -> list[float]:
     """Return which unlabelled tasks of a batch are trained."""
-    found = component.kept(component.initial_state(), labelled, unlabelled)
-    return [float(name in found) for name in unlabelled]
+    trained_names = component.kept(component.initial_state(), labelled, unlabelled)
+    return [float(name in trained_names) for name in unlabelled]
 
 
 @EXAMPLES.by("votes")
@@ -47,17 +47,21 @@ def votes(example: Example) -> Found:
     )
     members += [{**member, "group": "l"} for member in labelled(answers([1], [1.0]))["members"]]
     columns = {"token": {"reference_logprob": [-1.0] * 9}}
-    found = computed(recipe, ["draw.score", "draw.pass_rate"], members=members, columns=columns)
-    rates = found["draw.pass_rate"]
+    result = computed(recipe, ["draw.score", "draw.pass_rate"], members=members, columns=columns)
+    rates = result["draw.pass_rate"]
     return {
-        "reward": found["draw.score"][:4],
-        "reward_of_the_tie": found["draw.score"][4:8],
+        "reward": result["draw.score"][:4],
+        "reward_of_the_tie": result["draw.score"][4:8],
         "pass_rates": rates[[0, 4]],
     }
 
 
 def least(
-    name: str, labelled_curves: dict[str, list[float]], unlabelled_curves: dict[str, list[float]], best: Value, component: SimilarCurves
+    name: str,
+    labelled_curves: dict[str, list[float]],
+    unlabelled_curves: dict[str, list[float]],
+    best: Value,
+    component: SimilarCurves,
 ) -> float:
     """Return the highest bar that a curve passes, by bisection; the best curve is added, since it is always kept."""
     low, high = -1.0, 1.0

@@ -31,8 +31,8 @@ def leaves(recipe: Recipe, rewards: Value, sizes: tuple[int, ...]) -> list[Value
         for reward, tree in zip(rewards, trees, strict=True)
     ]
     columns = {"token": {"reference_logprob": [-1.0] * len(members)}}
-    found = computed(recipe, ["draw.advantage"], members=members, columns=columns)["draw.advantage"]
-    return np.split(found, np.cumsum(sizes)[:-1])
+    draw_advantages = computed(recipe, ["draw.advantage"], members=members, columns=columns)["draw.advantage"]
+    return np.split(draw_advantages, np.cumsum(sizes)[:-1])
 
 
 @EXAMPLES.by("two trees of three and of two leaves, as the code does it")

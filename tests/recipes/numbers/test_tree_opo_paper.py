@@ -70,9 +70,9 @@ def all_right(example: Example) -> Found:
 
 @EXAMPLES.by("one of four completions has no score (convention)")
 def unscored(example: Example) -> Found:
-    found = compared([*example.values["r"], np.nan], [*example.values["V"], 0.5])
-    assert found[3] == 0
-    return {"advantage": [*found[:3], np.nan]}
+    result = compared([*example.values["r"], np.nan], [*example.values["V"], 0.5])
+    assert result[3] == 0
+    return {"advantage": [*result[:3], np.nan]}
 
 
 @EXAMPLES.by("advantages stay over the steps of a batch")

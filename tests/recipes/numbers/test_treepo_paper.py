@@ -33,7 +33,9 @@ def before(rewards: Value, **options: Any) -> Found:
     ]
     scored_members = [{**member, "reward": reward} for member, reward in zip(members, rewards.tolist(), strict=True)]
     recipe = recipes.TREE_PO.replace(advantage=replace(BEFORE, **options))
-    return {"advantage_before_whitening": computed(recipe, ["draw.advantage"], members=scored_members)["draw.advantage"]}
+    return {
+        "advantage_before_whitening": computed(recipe, ["draw.advantage"], members=scored_members)["draw.advantage"]
+    }
 
 
 @EXAMPLES.by("a prompt of five leaves, two subtrees")

@@ -26,7 +26,7 @@ SAMPLED = recipes.TURN_OPD.replace(loss=Divergence("sequence_mean", beta=1.0, su
 
 @EXAMPLES.by("weights of a turn of three tokens and of one")
 def weights(example: Example) -> Found:
-    found = {}
+    results = {}
     for name, share in zip(("first", "middle", "last"), example.values["a"].tolist(), strict=True):
         gradient = computed(
             SAMPLED.replace(weight=TurnBalanced(share=share)),
@@ -34,8 +34,8 @@ def weights(example: Example) -> Found:
             members=[{"path": "1 | 3 4 5 ~ 9 9 | 6", "reward": 0}],
             columns={"token": {"teacher_logprob": [-2.0] * 4}},
         )["gradient.logprob"]
-        found[name] = gradient  # log p - log q is 1 everywhere
-    return found
+        results[name] = gradient  # log p - log q is 1 everywhere
+    return results
 
 
 def trajectories(lengths: Sequence[int], away: Value, rewards: Sequence[float | None]) -> Batch:

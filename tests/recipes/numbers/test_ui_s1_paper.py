@@ -35,9 +35,9 @@ def rolled(*rollouts: tuple[list[float], list[int]], recipe: Recipe = recipes.UI
     ]
     count = sum(len(rewards) for rewards, _ in rollouts)
     columns = {"token": {"reference_logprob": [-1.0] * count}}
-    found = computed(recipe, ["step.matched_return", "step.advantage"], members=members, columns=columns)
+    result = computed(recipe, ["step.matched_return", "step.advantage"], members=members, columns=columns)
     bounds = np.cumsum([len(rewards) for rewards, _ in rollouts])[:-1]
-    parts = {name.removeprefix("step."): np.split(values, bounds) for name, values in found.items()}
+    parts = {name.removeprefix("step."): np.split(values, bounds) for name, values in result.items()}
     return [{name: values[place] for name, values in parts.items()} for place in range(len(rollouts))]
 
 
@@ -81,8 +81,8 @@ def miss(example: Example) -> Found:
 @EXAMPLES.by("step advantages")
 def steps(example: Example) -> Found:
     del example
-    found = rolled(A, B, C, recipe=CODE.replace(advantage=replace(STEP, add=False)))
-    a, b, c = (each["advantage"] for each in found)
+    result = rolled(A, B, C, recipe=CODE.replace(advantage=replace(STEP, add=False)))
+    a, b, c = (each["advantage"] for each in result)
     return {"step_1": [a[0], b[0], c[0]], "step_2": [a[1], b[1], c[1]], "step_3": [a[2], b[2]]}
 
 
@@ -90,8 +90,8 @@ def steps(example: Example) -> Found:
 def rows(example: Example) -> Found:
     del example
     code = replace(EPISODE, column="reward", voter="row")
-    found = rolled(A, B, C, recipe=recipes.UI_S1.replace(advantage=code))
-    return {"episode": np.concatenate([each["advantage"] for each in found])}
+    result = rolled(A, B, C, recipe=recipes.UI_S1.replace(advantage=code))
+    return {"episode": np.concatenate([each["advantage"] for each in result])}
 
 
 @EXAMPLES.by("a step that one rollout reached")

@@ -34,8 +34,8 @@ def pair(example: Example) -> Found:
 @EXAMPLES.by("three kinds in one batch, groups of unequal size")
 def kinds(example: Example) -> Found:
     names = ("verifiable", "preference", "open")
-    found = advantages(recipes.URPO, *(example.values[name] for name in names), facts={"ordered": -1.0})
-    return {f"{name}_n_minus_1": each for name, each in zip(names, found, strict=True)}
+    group_advantages = advantages(recipes.URPO, *(example.values[name] for name in names), facts={"ordered": -1.0})
+    return {f"{name}_n_minus_1": each for name, each in zip(names, group_advantages, strict=True)}
 
 
 @EXAMPLES.by("a group of one")
@@ -52,8 +52,8 @@ def unscored(example: Example) -> Found:
 @EXAMPLES.by("the referee of the next iteration is the new policy")
 def next_iteration(example: Example) -> Found:
     given = [example.values[name] for name in ("first", "second")]
-    found = advantages(recipes.URPO, *given, facts={"ordered": -1.0})
-    return {"iteration_1": found[0], "iteration_2": found[1]}
+    group_advantages = advantages(recipes.URPO, *given, facts={"ordered": -1.0})
+    return {"iteration_1": group_advantages[0], "iteration_2": group_advantages[1]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -30,13 +30,13 @@ def advantages(*groups: tuple[Value, float]) -> list[Value]:
         tasks = answers([1] * len(rewards), [7.0] * len(rewards), group=str(place))
         members += [{**each, "success": bool(reward > 0)} for each, reward in zip(tasks, rewards, strict=True)]
     priors = [float(prior) for rewards, prior in groups for _ in rewards]
-    found = computed(recipes.V05, ["draw.advantage"], members=members, columns={"draw": {"prior": priors}})
-    return np.split(found["draw.advantage"], np.cumsum([len(rewards) for rewards, _ in groups])[:-1])
+    result = computed(recipes.V05, ["draw.advantage"], members=members, columns={"draw": {"prior": priors}})
+    return np.split(result["draw.advantage"], np.cumsum([len(rewards) for rewards, _ in groups])[:-1])
 
 
 def baselines(*groups: tuple[Value, float]) -> Value:
-    found = advantages(*groups)
-    return np.array([(rewards - each)[0] for (rewards, _), each in zip(groups, found, strict=True)])
+    group_advantages = advantages(*groups)
+    return np.array([(rewards - each)[0] for (rewards, _), each in zip(groups, group_advantages, strict=True)])
 
 
 def weights(*groups: tuple[Value, float]) -> Value:
@@ -89,8 +89,8 @@ def one_more(example: Example) -> Found:
 @EXAMPLES.by("groups of four and of six in one batch")
 def groups(example: Example) -> Found:
     given = example.values
-    found = advantages((given["four"], float(given["V_four"])), (given["six"], float(given["V_six"])))
-    return dict(zip(("four", "six"), found, strict=True))
+    group_advantages = advantages((given["four"], float(given["V_four"])), (given["six"], float(given["V_six"])))
+    return dict(zip(("four", "six"), group_advantages, strict=True))
 
 
 @EXAMPLES.by("one rollout still has an advantage")

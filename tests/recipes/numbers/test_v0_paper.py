@@ -48,8 +48,8 @@ def test_the_choice_is_greedy(seed: int) -> None:
         gains = np.round(utility(counts + 1.0, rates) - utility(counts, rates), 12)
         gains[counts == high] = 0.0
         counts[np.argmax(gains)] += gains.max() > 0.0
-    found = GreedyAllocator("failures", low, high).counts({}, {"estimate": rates}, total)
-    assert found.tolist() == counts.tolist()
+    allocated = GreedyAllocator("failures", low, high).counts({}, {"estimate": rates}, total)
+    assert allocated.tolist() == counts.tolist()
 
 
 def test_few_rollouts_and_bad_input() -> None:

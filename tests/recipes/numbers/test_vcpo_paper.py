@@ -43,24 +43,24 @@ def group(
 @EXAMPLES.by("effective sample size of four rollouts")
 def sample_size(example: Example) -> Found:
     logw = example.values["logw"]
-    found = group(np.ones(4), np.ones(4), logw[:, None], ["draw.importance", "token.weight"])
-    factor = SCALE.factor(found["draw.importance"])
+    result = group(np.ones(4), np.ones(4), logw[:, None], ["draw.importance", "token.weight"])
+    factor = SCALE.factor(result["draw.importance"])
     return {
-        "weight": found["draw.importance"],
-        "weight_in_loss": found["token.weight"],
+        "weight": result["draw.importance"],
+        "weight_in_loss": result["token.weight"],
         "ratio": np.array(factor**2),
     }
 
 
 @EXAMPLES.by("baselines of a group")
 def baselines(example: Example) -> Found:
-    given, found = example.values, {}
+    given, results = example.values, {}
     rewards = given["R"]
     for name, square in (("baseline", GradientSquare(at_most=8.0)), ("baseline_of_the_paper", SQUARE)):
         advantage = (square, BASELINE)
         centred = group(rewards, given["score"], np.log(given["w"])[:, None], advantage=advantage)["draw.advantage"]
-        found[name] = (rewards - centred)[0]
-    return found
+        results[name] = (rewards - centred)[0]
+    return results
 
 
 @EXAMPLES.by("coefficients of the gradient")
@@ -95,35 +95,35 @@ def alone(example: Example) -> Found:
 @EXAMPLES.by("one rollout of four has no score (convention)")
 def unscored(example: Example) -> Found:
     rewards, squares = (np.append(example.values[name], last) for name, last in (("R", np.nan), ("W", 5.0)))
-    found = group(rewards, np.sqrt(squares))["draw.advantage"]
-    assert found[3] == 0
-    return {"advantage": np.append(found[:3], np.nan)}
+    advantages = group(rewards, np.sqrt(squares))["draw.advantage"]
+    assert advantages[3] == 0
+    return {"advantage": np.append(advantages[:3], np.nan)}
 
 
 @EXAMPLES.by("a rollout of two turns with tool tokens")
 def turns(example: Example) -> Found:
     log_ratios = example.values["d"][example.values["mask"] > 0]
-    found = computed(
+    result = computed(
         VCPO.replace(advantage=GroupRelative(center="none", scale="none")),
         ["draw.importance", "gradient.logprob"],
         members=[{"path": "1 | 3 3 ~ 9 9 | 3", "reward": 1}],
         columns={"token": {"recomputed_logprob": (log_ratios - 1.0).tolist()}},
     )
-    weight = -found["gradient.logprob"][0]
+    weight = -result["gradient.logprob"][0]
     return {
-        "weight": found["draw.importance"],
+        "weight": result["draw.importance"],
         "token_weight": weight,
-        "length": found["draw.importance"] / weight,
+        "length": result["draw.importance"] / weight,
     }
 
 
 @EXAMPLES.by("two mini-batches of one update")
 def minibatches(example: Example) -> Found:
-    found = {}
+    results = {}
     for name in ("first", "second"):
         weights = group(np.ones(4), np.ones(4), example.values[name][:, None], ["draw.importance"])["draw.importance"]
-        found[f"scale_of_{name}"] = np.array(SCALE.factor(weights))
-    return found
+        results[f"scale_of_{name}"] = np.array(SCALE.factor(weights))
+    return results
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

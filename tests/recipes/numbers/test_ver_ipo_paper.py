@@ -71,21 +71,21 @@ def test_the_stage_trains_the_pairs_alone() -> None:
 
 @EXAMPLES.by("groups that give no pair")
 def no_pair(example: Example) -> Found:
-    found = []
+    results = []
     for name in "abc":
         flags = np.ravel(example.values[name])
         ones, none = np.ones(len(flags)), np.zeros(len(flags))
-        found.append(len(paired(judged(flags, ones, none, ones))))
-    return {"pairs": found}
+        results.append(len(paired(judged(flags, ones, none, ones))))
+    return {"pairs": results}
 
 
 @EXAMPLES.by("preference loss at the first and the second step")
 def preferences(example: Example) -> Found:
-    given, found = example.values, {}
+    given, results = example.values, {}
     lengths = [len(given["c_ref"]), len(given["r_ref"])]
     reference = np.concatenate([given["c_ref"], given["r_ref"]])
     for name, logprobs in (("first", reference), ("second", np.concatenate([given["c_new"], given["r_new"]]))):
-        found[name] = computed(
+        results[name] = computed(
             RECIPE,
             ["loss", "gradient.logprob"],
             stage="pairs",
@@ -94,9 +94,9 @@ def preferences(example: Example) -> Found:
             policy={"logprob": logprobs.tolist()},
         )
     return {
-        "loss_first_step": found["first"]["loss"],
-        "loss_second_step": found["second"]["loss"],
-        "slope_in_the_chosen_log_probability": found["second"]["gradient.logprob"][:1],
+        "loss_first_step": results["first"]["loss"],
+        "loss_second_step": results["second"]["loss"],
+        "slope_in_the_chosen_log_probability": results["second"]["gradient.logprob"][:1],
     }
 
 

@@ -67,11 +67,11 @@ def clues(example: Example) -> Found:
     votes = [float(given["spy"]), *given["civilians"]]
     members = game([0.0] * 4, vote=False, votes=votes)
     plain = CLUES.replace(reward=replace(CLUES.reward, coefficient=1.0, suspicion=0.0))
-    found, potential = (
+    clue_scores, potential = (
         computed(recipe, ["draw.score"], members=members, columns=reference(members))["draw.score"]
         for recipe in (CLUES, plain)
     )
-    return {"potential": -potential[:1], "spy": found[:1], "civilians": found[1:], "sum": found.sum()}
+    return {"potential": -potential[:1], "spy": clue_scores[:1], "civilians": clue_scores[1:], "sum": clue_scores.sum()}
 
 
 def against_roles(games: Sequence[Sequence[Sequence[float]]], decay: float | None = None) -> list[Value]:
@@ -85,7 +85,7 @@ def against_roles(games: Sequence[Sequence[Sequence[float]]], decay: float | Non
         for rewards in together:
             members += game(rewards, vote=False, first=len(members))
         iterations.append({"members": members, "columns": reference(members), "expect": {"draw.advantage": 0}})
-    return [found["draw.advantage"] for found in run(Case("", recipe, iterations, {}, {}), recipe, "sequence", 0)]
+    return [result["draw.advantage"] for result in run(Case("", recipe, iterations, {}, {}), recipe, "sequence", 0)]
 
 
 def players(given: Mapping[str, Value], place: int) -> list[float]:
@@ -99,41 +99,44 @@ def players(given: Mapping[str, Value], place: int) -> list[float]:
 def baselines(example: Example) -> Found:
     given = example.values
     rewards = np.array([players(given, place) for place in range(2)])
-    found = np.array(against_roles([[rewards[0]], [rewards[1]]], decay=0.9))
+    role_advantages = np.array(against_roles([[rewards[0]], [rewards[1]]], decay=0.9))
     return {
-        "baseline_spy": (rewards - found)[:, 0],
-        "baseline_civilian": (rewards - found)[:, 1],
-        "advantage_spy": found[:, 0],
-        "advantage_player": found[:, 1],
-        "sum_of_each_game": found.sum(axis=1),
+        "baseline_spy": (rewards - role_advantages)[:, 0],
+        "baseline_civilian": (rewards - role_advantages)[:, 1],
+        "advantage_spy": role_advantages[:, 0],
+        "advantage_player": role_advantages[:, 1],
+        "sum_of_each_game": role_advantages.sum(axis=1),
     }
 
 
 @EXAMPLES.by("baselines over two games by the paper")
 def paper_baselines(example: Example) -> Found:
-    found = against_roles([[players(example.values, place)] for place in range(2)])
-    return {"advantage_spy": [each[0] for each in found], "advantage_player": [each[1] for each in found]}
+    game_advantages = against_roles([[players(example.values, place)] for place in range(2)])
+    return {
+        "advantage_spy": [each[0] for each in game_advantages],
+        "advantage_player": [each[1] for each in game_advantages],
+    }
 
 
 @EXAMPLES.by("two devices with a game each")
 def devices(example: Example) -> Found:
     given = example.values
     rewards = np.array([players(given, place) for place in range(2)])
-    found = against_roles([list(rewards)], decay=0.9)[0].reshape(2, 4)
+    role_advantages = against_roles([list(rewards)], decay=0.9)[0].reshape(2, 4)
     return {
-        "baseline_spy": (rewards - found)[0, 0],
-        "baseline_civilian": (rewards - found)[0, 1],
-        "advantage_spy": found[:, 0],
-        "civilian_mean_advantage": found[:, 1:].mean(axis=1),
+        "baseline_spy": (rewards - role_advantages)[0, 0],
+        "baseline_civilian": (rewards - role_advantages)[0, 1],
+        "advantage_spy": role_advantages[:, 0],
+        "civilian_mean_advantage": role_advantages[:, 1:].mean(axis=1),
     }
 
 
 def decided(rewards: Value) -> Value:
     """Return advantages of the votes of a game; nan for an unscored vote."""
     members = game(rewards, vote=True)
-    found = computed(VOTES, ["step.advantage"], members=members, columns=reference(members))["step.advantage"]
-    assert not found[np.isnan(rewards)].any()
-    return np.where(np.isnan(rewards), np.nan, found)
+    advantages = computed(VOTES, ["step.advantage"], members=members, columns=reference(members))["step.advantage"]
+    assert not advantages[np.isnan(rewards)].any()
+    return np.where(np.isnan(rewards), np.nan, advantages)
 
 
 @EXAMPLES.by("decisions of a game")
@@ -191,10 +194,10 @@ def loss(example: Example) -> Found:
 def objectives(example: Example) -> Found:
     given = example.values
     new = given["log_pi"]
-    found = single_tokens(LOSSES, new, new, given["A"], reference_logprob=given["log_ref"])
-    divergence = found["loss"] + (given["A"] * new).mean()
+    result = single_tokens(LOSSES, new, new, given["A"], reference_logprob=given["log_ref"])
+    divergence = result["loss"] + (given["A"] * new).mean()
     np.testing.assert_allclose(divergence, example.expect["divergence"], rtol=1e-4)
-    return {"slope_in_log_likelihood": found["gradient.logprob"], "divergence": divergence}
+    return {"slope_in_log_likelihood": result["gradient.logprob"], "divergence": divergence}
 
 
 @EXAMPLES.by("utterances of three tokens and of one, by the paper")
@@ -205,15 +208,15 @@ def utterances(example: Example) -> Found:
         {"path": "1 | 3 ~ 9 | 4 5", "reward": float(given["A"][0]), "logprobs": given["old_1"].tolist()},
         {"path": "1 | 3", "reward": float(given["A"][1])},
     ]
-    found = computed(
+    result = computed(
         LOSSES,
         ["loss", "gradient.logprob"],
         members=members,
         columns={"token": {"reference_logprob": reference.tolist()}},
         policy={"logprob": new.tolist()},
     )
-    one, other = np.split(found["gradient.logprob"], [3])
-    return {"loss": found["loss"], "slope_of_the_tokens_of_1": one, "slope_of_the_token_of_2": other}
+    one, other = np.split(result["gradient.logprob"], [3])
+    return {"loss": result["loss"], "slope_of_the_tokens_of_1": one, "slope_of_the_token_of_2": other}
 
 
 @EXAMPLES.by("a round of seven runs changes the stage, or not")

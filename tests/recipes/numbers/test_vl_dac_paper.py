@@ -36,13 +36,13 @@ def gae(example: Example) -> Found:
             {"status": "truncated"} if cut else {}
         )
 
-    found = computed(
+    result = computed(
         recipes.VL_DAC.replace(advantage=GAE),
         ["step.advantage", "step.return"],
         members=[episode(0, cut=False), episode(2, cut=True), episode(4, cut=True)],
         columns={"step": {"value": values}},
     )
-    return {"advantage": found["step.advantage"][:5], "return": found["step.return"][:5]}
+    return {"advantage": result["step.advantage"][:5], "return": result["step.return"][:5]}
 
 
 @EXAMPLES.by("normalised over the rollout; a rollout of one step")

@@ -57,16 +57,16 @@ def estimates(example: Example) -> Found:
         "value": [*given["V"], *given["U"]],
         "next_value": [0.0, 0.0, 0.0, 0.0, float(given["next_U"])],
     }
-    found = computed(
+    result = computed(
         recipes.VLA_RL,
         ["step.advantage", "step.return"],
         members=[{**success, "group": "a"}, {**cut, "status": "truncated", "group": "b"}],
         columns={"step": columns, "token": {"old_value": [0.0] * 5}},
     )
     return {
-        "advantage_success": found["step.advantage"][:3],
-        "value_target": found["step.return"][:3],
-        "advantage_cut_off": found["step.advantage"][3:],
+        "advantage_success": result["step.advantage"][:3],
+        "value_target": result["step.return"][:3],
+        "advantage_cut_off": result["step.advantage"][3:],
     }
 
 
@@ -75,14 +75,14 @@ def value_loss(example: Example) -> Found:
     """Episodes have one step, whose return is their reward."""
     given = example.values
     steps = {"process_reward": [0.0] * 2, "value": given["V_old"].tolist(), "next_value": [0.0] * 2}
-    found = computed(
+    result = computed(
         recipes.VLA_RL.replace(hooks=None, minibatches=1),
         ["loss.critic"],
         members=[acted(1, given["R"][[at]]) for at in range(2)],
         columns={"step": steps, "token": {"old_value": given["V_old"].tolist()}},
         critic={"value": given["V"].tolist()},
     )
-    return {"value_loss": found["loss.critic"]}
+    return {"value_loss": result["loss.critic"]}
 
 
 @EXAMPLES.by("warm-up of the critic")
@@ -120,13 +120,13 @@ def process_reward(example: Example) -> Found:
         "value": [0.0] * 3,
         "next_value": [0.0] * 3,
     }
-    found = computed(
+    result = computed(
         recipes.VLA_RL,
         ["step.step_score"],
         members=[acted(1, example.values["environment"])],
         columns={"step": steps, "token": {"old_value": [0.0] * 3}},
     )
-    return {"reward": found["step.step_score"]}
+    return {"reward": result["step.step_score"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

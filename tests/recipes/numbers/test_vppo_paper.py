@@ -51,8 +51,8 @@ def shaped(recipe: Recipe, rewards: Value, dependence: Value, groups: Sequence[i
         for group, reward in zip(groups, rewards, strict=True)
     ]
     columns = {"token": {"perturbed_logprob": perturbed(dependence).tolist()}}
-    found = computed(recipe, ["draw.advantage", "draw.weight"], members=members, columns=columns)
-    return {"factor": found["draw.weight"], "advantage": found["draw.advantage"] * found["draw.weight"]}
+    result = computed(recipe, ["draw.advantage", "draw.weight"], members=members, columns=columns)
+    return {"factor": result["draw.weight"], "advantage": result["draw.advantage"] * result["draw.weight"]}
 
 
 @EXAMPLES.by("dependence and mask of responses of five and of three tokens")
@@ -65,8 +65,8 @@ def dependence(example: Example) -> Found:
         member["logprobs"] = given[f"old_{name}"].tolist()
     columns = {"token": {"perturbed_logprob": [*given["aug_a"], *given["aug_b"]]}}
     names = ["token.dependency", "gradient.logprob"]
-    found = computed(VPPO.replace(loss=policy), names, members=members, columns=columns)
-    values, spoke = found["token.dependency"], found["gradient.logprob"] != 0
+    result = computed(VPPO.replace(loss=policy), names, members=members, columns=columns)
+    values, spoke = result["token.dependency"], result["gradient.logprob"] != 0
     return {
         "dependence_a": values[:count],
         "mask_a": spoke[:count],
@@ -78,15 +78,15 @@ def dependence(example: Example) -> Found:
 @EXAMPLES.by("factors of four responses, two groups in one mini-batch")
 def factors(example: Example) -> Found:
     plain = plain_reward(VPPO).replace(advantage=GroupRelative(center="none", scale="none"))
-    found = shaped(plain, example.values["A"], example.values["S"], [0, 0, 1, 1])
-    return {**found, "mean_factor": found["factor"].mean()}
+    result = shaped(plain, example.values["A"], example.values["S"], [0, 0, 1, 1])
+    return {**result, "mean_factor": result["factor"].mean()}
 
 
 @EXAMPLES.by("masked loss over all response tokens, and the penalty")
 def masked_loss(example: Example) -> Found:
     """The penalty is that of the drift from log-probs of 0, with advantages of 0."""
     given, old = example.values, np.full(len(example.values["m"]), -3.0)
-    found = masked(old, old + np.log(given["ratio"]), given["A"], given["m"], [5, 3])
+    result = masked(old, old + np.log(given["ratio"]), given["A"], given["m"], [5, 3])
     tokens = {"given": [0.0] * len(old), "dependency": given["m"].tolist(), "perturbed_logprob": old.tolist()}
     recipe = given_advantages(VPPO).replace(
         advantage=GroupRelative(column="given", level="token", center="none", scale="none")
@@ -96,7 +96,7 @@ def masked_loss(example: Example) -> Found:
     ]
     policy = {"logprob": given["lp"].tolist()}
     penalty = computed(recipe, ["loss"], members=members, columns={"token": tokens}, policy=policy)["loss"]
-    return {"policy_loss": found["loss"], "penalty": penalty}
+    return {"policy_loss": result["loss"], "penalty": penalty}
 
 
 @EXAMPLES.by(UNSCORED)
@@ -104,16 +104,16 @@ def unscored(example: Example) -> Found:
     """The dependences have the factors of the example; that of the fourth would change them."""
     factor = example.values["factor"]
     dependences = np.array([*(factor - factor.min()), 2.0])
-    found = shaped(plain_reward(VPPO), np.array([*example.values["R"], np.nan]), dependences, [0] * 4)["advantage"]
-    assert not found[-1]
-    return {"advantage": np.array([*found[:-1], np.nan])}
+    advantages = shaped(plain_reward(VPPO), np.array([*example.values["R"], np.nan]), dependences, [0] * 4)["advantage"]
+    assert not advantages[-1]
+    return {"advantage": np.array([*advantages[:-1], np.nan])}
 
 
 @EXAMPLES.by("the second optimizer step keeps the mask: it depends on old log-probabilities")
 def second_step(example: Example) -> Found:
     given = example.values
-    found = masked(given["old"], given["second"], given["A"], given["m"], [len(given["m"])])
-    return {"loss": found["loss"], "has_gradient": found["gradient.logprob"] != 0}
+    result = masked(given["old"], given["second"], given["A"], given["m"], [len(given["m"])])
+    return {"loss": result["loss"], "has_gradient": result["gradient.logprob"] != 0}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -24,10 +24,10 @@ def worth(rewards: Value, weight: SelectDraws | None = None, **options: float) -
     members = [{"path": "1 | 3", "reward": each, "success": bool(each)} for each in np.atleast_1d(rewards).tolist()]
     reward = replace(recipes.W_REINFORCE.reward, **options)
     recipe = recipes.W_REINFORCE.replace(reward=reward, weight=weight, minibatches=1)
-    found = computed(recipe, ["draw.advantage", "gradient.logprob"], members=members)
-    is_kept = found["gradient.logprob"] != 0
-    np.testing.assert_allclose(found["gradient.logprob"], -found["draw.advantage"] * is_kept / is_kept.sum())
-    return np.where(is_kept, found["draw.advantage"], np.nan)
+    result = computed(recipe, ["draw.advantage", "gradient.logprob"], members=members)
+    is_kept = result["gradient.logprob"] != 0
+    np.testing.assert_allclose(result["gradient.logprob"], -result["draw.advantage"] * is_kept / is_kept.sum())
+    return np.where(is_kept, result["draw.advantage"], np.nan)
 
 
 @EXAMPLES.by("three advantages of one batch")
@@ -55,15 +55,15 @@ def plain(example: Example) -> Found:
 def lengths(example: Example) -> Found:
     counts = example.values["n"].astype(int).tolist()
     members = answers(counts, example.values["A"].tolist())
-    found = computed(LOSSES, ["loss", "gradient.logprob"], members=members)
-    return {"loss": found["loss"], "push_per_token": -found["gradient.logprob"][[0, -1]]}
+    result = computed(LOSSES, ["loss", "gradient.logprob"], members=members)
+    return {"loss": result["loss"], "push_per_token": -result["gradient.logprob"][[0, -1]]}
 
 
 @EXAMPLES.by("clip with the two weights")
 def clipped(example: Example) -> Found:
     old = np.full(4, -1.0)
-    found = single_tokens(LOSSES, old, old + np.log(example.values["r"]), example.values["A"])
-    return {"loss": found["loss"]}
+    result = single_tokens(LOSSES, old, old + np.log(example.values["r"]), example.values["A"])
+    return {"loss": result["loss"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -17,7 +17,7 @@ CommonExamples(EXAMPLES, recipes.WEB_AGENT_R1)
 @EXAMPLES.by("a turn-averaged objective")
 def turns(example: Example) -> Found:
     given = example.values["A"].tolist()
-    found = computed(
+    result = computed(
         given_advantages(recipes.WEB_AGENT_R1),
         ["loss", "gradient.logprob"],
         members=[
@@ -26,20 +26,20 @@ def turns(example: Example) -> Found:
         ],
         columns={"token": {"reference_logprob": [-1.0] * 9}},
     )
-    return {"objective": -found["loss"], "weight": np.abs(found["gradient.logprob"][[0, 2, 6]])}
+    return {"objective": -result["loss"], "weight": np.abs(result["gradient.logprob"][[0, 2, 6]])}
 
 
 @EXAMPLES.by("the first step has ratio 1 and its KL")
 def first(example: Example) -> Found:
     new, reference = example.values["new"].tolist(), example.values["ref"].tolist()
-    found = computed(
+    result = computed(
         given_advantages(recipes.WEB_AGENT_R1),
         ["loss"],
         members=[{**answers([2], [float(example.values["A"])])[0], "logprobs": new}],
         columns={"token": {"reference_logprob": reference}},
         policy={"logprob": new},
     )
-    return {"loss": found["loss"]}
+    return {"loss": result["loss"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -35,8 +35,8 @@ def priorities(example: Example) -> Found:
     assert XRPO.rollout.coefficient == example.values["lam"]
     still = replace(XRPO.rollout, coefficient=0.0)
     reduction = np.array([still.priority(known, total) for known in scores])
-    found = np.array([XRPO.rollout.priority(known, total) for known in scores])
-    return {"priority": found, "reduction": reduction, "exploration": found - reduction}
+    task_priorities = np.array([XRPO.rollout.priority(known, total) for known in scores])
+    return {"priority": task_priorities, "reduction": reduction, "exploration": task_priorities - reduction}
 
 
 class Named(Riddles):
@@ -55,7 +55,10 @@ def collected(folder: Path, *right: Sequence[int]) -> list[Batch]:
             request_counts: dict[str, int] = {}
 
             def speak(
-                context: str, request: Request, counts: Sequence[int] = counts, request_counts: dict[str, int] = request_counts
+                context: str,
+                request: Request,
+                counts: Sequence[int] = counts,
+                request_counts: dict[str, int] = request_counts,
             ) -> str:
                 del request
                 name = re.findall(r"(train \d+)<\|im_end\|>", context)[-1]
@@ -72,13 +75,13 @@ def collected(folder: Path, *right: Sequence[int]) -> list[Batch]:
 def later_ones(batch: Batch) -> Value:
     """Return whether the fifth rollout of each task was seeded, given the successes of its first four."""
     groups, seeded, score = (batch.column(name, "draw") for name in ("group_id", "seeded", "success"))
-    found = {}
+    results = {}
     for group in np.unique(groups):
         in_group = groups == group
         assert in_group.sum() == 5
         assert not seeded[in_group][:4].any()
-        found[int(score[in_group][:4].sum())] = seeded[in_group][4]
-    return np.array([found[count] for count in sorted(found)])
+        results[int(score[in_group][:4].sum())] = seeded[in_group][4]
+    return np.array([results[count] for count in sorted(results)])
 
 
 @EXAMPLES.by("which prompts are seeded")
@@ -102,18 +105,20 @@ def sharpened(rewards: Sequence[float], logprobs: Sequence[Sequence[float]], pla
         }
         for reward, each in zip(rewards, logprobs, strict=True)
     ]
-    found = computed(XRPO.replace(advantage=(plain, NOVELTY)), ["token.advantage"], members=members)["token.advantage"]
+    advantages = computed(XRPO.replace(advantage=(plain, NOVELTY)), ["token.advantage"], members=members)[
+        "token.advantage"
+    ]
     firsts = np.cumsum([0, *map(len, logprobs[:-1])])
-    return np.where(np.isnan(rewards), np.nan, found[firsts])
+    return np.where(np.isnan(rewards), np.nan, advantages[firsts])
 
 
 @EXAMPLES.by("novelty of a group of five")
 def novelty(example: Example) -> Found:
     given = example.values
     logprobs = [[float(total / n)] * int(n) for total, n in zip(given["lp_sum"], given["len"], strict=True)]
-    found = sharpened(given["R"].tolist(), logprobs)
+    result = sharpened(given["R"].tolist(), logprobs)
     equal = sharpened(given["R"].tolist(), [[-1.0]] * len(given["R"]))
-    return {"advantage": equal, "bonus": found - equal, "advantage_sharpened": found}
+    return {"advantage": equal, "bonus": result - equal, "advantage_sharpened": result}
 
 
 @EXAMPLES.by("one rollout of four has no score (convention)")
@@ -150,10 +155,10 @@ def off_policy(example: Example) -> Found:
 def second_step(example: Example) -> Found:
     """Novelty uses the log-probs at sampling; the rewards are the advantages before it."""
     given = example.values
-    found = sharpened(
+    result = sharpened(
         [0.0, float(given["A"])], given["s_first"][:, None].tolist(), GroupRelative(center="none", scale="none")
     )
-    return {"advantage_of_second_response": found[1:]}
+    return {"advantage_of_second_response": result[1:]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)
