@@ -39,13 +39,13 @@ def known(count: int) -> dict[str, Any]:
 @EXAMPLES.by("one task: two successes and a failed trajectory of several turns")
 def one_task(example: Example) -> Found:
     """The recipe's loss is a mean over trajectories, like N2; N3 sums them."""
-    given = [example.values[name] for name in ("s1", "s2", "f")]
+    outcome_groups = [example.values[name] for name in ("s1", "s2", "f")]
     paths = ["1 | 3 ~ 9 | 3 ~ 9 | 3", "1 | 3", "1 | 3 3 ~ 9 | 3 ~ 9 | 3"]
     members = [
         {"path": path, "reward": float(solved), "success": solved}
         for path, solved in zip(paths, (True, True, False), strict=True)
     ]
-    numbers: dict[str, Any] = {"columns": known(8), "policy": {"logprob": np.concatenate(given).tolist()}}
+    numbers: dict[str, Any] = {"columns": known(8), "policy": {"logprob": np.concatenate(outcome_groups).tolist()}}
     result = computed(recipes.A3T, ["draw.advantage", "loss"], members=members, **numbers)
     signed = [{**member, "reward": 1.0 if member["success"] else -1.0} for member in members]
     return {

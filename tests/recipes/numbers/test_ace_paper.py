@@ -76,12 +76,12 @@ def unscored(example: Example) -> Found:
     return {"advantage": np.array([*result[:-1], np.nan])}
 
 
-def in_the_loss(ratio: Value, given: Value, factor: Value) -> dict[str, Any]:
+def in_the_loss(ratio: Value, advantages: Value, factor: Value) -> dict[str, Any]:
     """Return loss and gradient of one-token rollouts with these advantages and factors of negative ones."""
     recipe = given_advantages(recipes.ACE).replace(weight=RELU)
     columns = {"token": {"reference_logprob": (-1.0 - (factor - 1.0) / RELU.alpha).tolist()}}
     policy = {"logprob": (np.log(ratio) - 1.0).tolist()}
-    members = answers([1] * len(ratio), given.tolist())
+    members = answers([1] * len(ratio), advantages.tolist())
     return dict(computed(recipe, ["loss", "gradient.logprob"], members=members, columns=columns, policy=policy))
 
 

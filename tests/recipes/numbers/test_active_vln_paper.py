@@ -23,7 +23,9 @@ ANEW = recipes.ACTIVE_VLN.rollout
 @EXAMPLES.by("budgets")
 def budgets(example: Example) -> Found:
     both = zip(example.values["remaining"].astype(int), example.values["prefix"].astype(int), strict=True)
-    steps, turns = zip(*(ANEW.budgets(remaining, given=given) for remaining, given in both), strict=True)
+    steps, turns = zip(
+        *(ANEW.budgets(remaining, given=prefix_length) for remaining, prefix_length in both), strict=True
+    )
     return {"step_budget": np.array(steps), "turn_budget": np.array(turns)}
 
 

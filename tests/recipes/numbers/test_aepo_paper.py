@@ -42,9 +42,9 @@ def branching(example: Example) -> Found:
 def slopes(example: Example) -> Found:
     """Value and slope are compared for each ratio separately."""
     values, gradients = [], []
-    for ratio, given in zip(example.values["r"], example.values["A"], strict=True):
+    for ratio, advantages in zip(example.values["r"], example.values["A"], strict=True):
         one = np.ones(1)
-        result = single_tokens(LOSSES, -one, np.log(ratio) - one, given * one)
+        result = single_tokens(LOSSES, -one, np.log(ratio) - one, advantages * one)
         values.append(-result["loss"][0])
         gradients.append(-result["gradient.logprob"][0])
     return {"value": np.array(values), "slope": np.array(gradients)}
@@ -71,10 +71,10 @@ def by_entropy(example: Example) -> Found:
 
 @EXAMPLES.by("plain clipping at the second step; balanced clipping keeps the first token's slope")
 def second_step(example: Example) -> Found:
-    old, first, second, given = (example.values[name] for name in ("old", "first", "second", "A"))
-    moved = single_tokens(LOSSES, old, second, given)
+    old, first, second, advantages = (example.values[name] for name in ("old", "first", "second", "A"))
+    moved = single_tokens(LOSSES, old, second, advantages)
     assert moved["gradient.logprob"][0] != 0, "balanced clipping"
-    return {"first_loss": single_tokens(LOSSES, old, first, given)["loss"], "second_loss": moved["loss"]}
+    return {"first_loss": single_tokens(LOSSES, old, first, advantages)["loss"], "second_loss": moved["loss"]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

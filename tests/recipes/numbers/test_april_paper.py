@@ -23,11 +23,11 @@ def counts(*groups: Value) -> Value:
     return recipes.APRIL.admit(np.concatenate(groups), numbers)
 
 
-def loss(sampler: Value, old: Value, new: Value, given: Value) -> Value:
+def loss(sampler: Value, old: Value, new: Value, advantages: Value) -> Value:
     """Return the loss of answers of one token."""
     members: list[dict[str, Any]] = [
         {**member, "logprobs": [float(logprob)]}
-        for member, logprob in zip(answers([1] * len(given), given.tolist()), sampler, strict=True)
+        for member, logprob in zip(answers([1] * len(advantages), advantages.tolist()), sampler, strict=True)
     ]
     columns = {"token": {"recomputed_logprob": old.tolist()}}
     return computed(LOSSES, ["loss"], members=members, columns=columns, policy={"logprob": new.tolist()})["loss"]
@@ -46,9 +46,12 @@ def alone(example: Example) -> Found:
 
 @EXAMPLES.by("a response of two policies")
 def two_policies(example: Example) -> Found:
-    given = np.full(4, float(example.values["A"]))
+    advantages = np.full(4, float(example.values["A"]))
     sampler, old, new = (example.values[name] for name in ("sampler", "old", "new"))
-    return {"loss": loss(sampler, old, new, given), "loss_if_the_sampler_were_the_base": loss(old, sampler, new, given)}
+    return {
+        "loss": loss(sampler, old, new, advantages),
+        "loss_if_the_sampler_were_the_base": loss(old, sampler, new, advantages),
+    }
 
 
 @EXAMPLES.by("samples of three tokens and of one")
@@ -62,8 +65,8 @@ def uneven(example: Example) -> Found:
 
 @EXAMPLES.by("the second optimizer step of a batch clips")
 def later_step(example: Example) -> Found:
-    old, second, given = (example.values[name] for name in ("old", "second", "A"))
-    return {"loss": loss(old, old, second, given)}
+    old, second, advantages = (example.values[name] for name in ("old", "second", "A"))
+    return {"loss": loss(old, old, second, advantages)}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -63,10 +63,12 @@ def three_policies(example: Example) -> Found:
 @EXAMPLES.by("the second of four optimizer steps clips around the same proximal policy")
 def second_step(example: Example) -> Found:
     assert recipes.AREAL.minibatches == 4
-    behave, prox, first, second, given = (example.values[name] for name in ("behave", "prox", "first", "second", "A"))
-    moved = single_tokens(LOSSES, behave, second, given, proximal_logprob=prox)
+    behave, prox, first, second, advantages = (
+        example.values[name] for name in ("behave", "prox", "first", "second", "A")
+    )
+    moved = single_tokens(LOSSES, behave, second, advantages, proximal_logprob=prox)
     return {
-        "first_loss": single_tokens(LOSSES, behave, first, given, proximal_logprob=prox)["loss"],
+        "first_loss": single_tokens(LOSSES, behave, first, advantages, proximal_logprob=prox)["loss"],
         "second_loss": moved["loss"],
         "second_has_gradient": moved["gradient.logprob"] != 0,
     }

@@ -34,7 +34,9 @@ def explored(counts: Any, difficulty: Any, won: Any, target: float, kind: Any = 
     """Return the bonus of draws with these amounts of exploration, against a target of each difficulty."""
     counts, difficulty = np.asarray(counts, np.float64), np.asarray(difficulty, np.int64)
     means, spreads = (
-        np.array([statistic(counts[difficulty == of]) if (difficulty == of).any() else np.nan for of in range(3)])
+        np.array(
+            [statistic(counts[difficulty == level]) if (difficulty == level).any() else np.nan for level in range(3)]
+        )
         for statistic in (np.mean, np.var)
     )
     now = _Exploration(
@@ -69,10 +71,10 @@ def same_batch(example: Example) -> Found:
 def deviations(example: Example) -> Found:
     """A second draw lies far above the target, so that the multiplier is not 0."""
     results = {}
-    for name, of in (("easy", EASY), ("medium", MEDIUM), ("hard", HARD)):
+    for name, level in (("easy", EASY), ("medium", MEDIUM), ("hard", HARD)):
         counts = np.array([*(example.values["D"] + 10.0), 30.0])
         multiplier = (counts.mean() - 10.0) / (counts.var() + 1e-6)
-        results[name] = -explored(counts, [of] * 3, [0, 0, 1], 10.0)[:2] / multiplier
+        results[name] = -explored(counts, [level] * 3, [0, 0, 1], 10.0)[:2] / multiplier
     return results
 
 
@@ -93,8 +95,10 @@ def counted(example: Example) -> Found:
     recipe = WEIGHTED.replace(reward=(OutcomeScore(), replace(effort, width=2)))
     entropies = [example.values[name].tolist() for name in "ab"] + [[9.0, 9.0]]
     members = [
-        {**answer, "success": bool(won), "entropies": of}
-        for won, of, answer in zip((1, 0, 0), entropies, answers([5, 3, 2], [1.0, 0.0, float("nan")]), strict=True)
+        {**answer, "success": bool(won), "entropies": member_entropies}
+        for won, member_entropies, answer in zip(
+            (1, 0, 0), entropies, answers([5, 3, 2], [1.0, 0.0, float("nan")]), strict=True
+        )
     ]
     for member in members[2:]:
         del member["reward"]

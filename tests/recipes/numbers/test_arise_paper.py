@@ -74,8 +74,8 @@ def all_right(example: Example) -> Found:
 
 @EXAMPLES.by("worth of four new skills")
 def worth(example: Example) -> Found:
-    given = zip(example.values["any_right"], example.values["verified"], strict=True)
-    return {"worth": [SKILLS.worth(solved=bool(solved), tried=bool(tried)) for solved, tried in given]}
+    pairs = zip(example.values["any_right"], example.values["verified"], strict=True)
+    return {"worth": [SKILLS.worth(solved=bool(solved), tried=bool(tried)) for solved, tried in pairs]}
 
 
 @EXAMPLES.by("utilities over three steps")

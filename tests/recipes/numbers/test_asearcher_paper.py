@@ -48,12 +48,17 @@ def unscored(example: Example) -> Found:
 @EXAMPLES.by("loss with a token above the cap")
 def capped(example: Example) -> Found:
     own_tokens = example.values["mask"] > 0
-    behave, prox, theta, given = (example.values[name][own_tokens] for name in ("behave", "prox", "theta", "A"))
-    result = single_tokens(LOSSES, behave, theta, given, proximal_logprob=prox)
+    behave, prox, theta, advantage_values = (
+        example.values[name][own_tokens] for name in ("behave", "prox", "theta", "A")
+    )
+    result = single_tokens(LOSSES, behave, theta, advantage_values, proximal_logprob=prox)
     weights = computed(
         LOSSES,
         ["token.weight"],
-        members=[{**member, "logprobs": [old]} for member, old in zip(answers([1] * 3, given), behave, strict=True)],
+        members=[
+            {**member, "logprobs": [old]}
+            for member, old in zip(answers([1] * 3, advantage_values), behave, strict=True)
+        ],
         columns={"token": {"proximal_logprob": prox}},
     )["token.weight"]
     return {"loss": result["loss"], "kept": np.insert(weights, 2, 0.0)}
@@ -61,8 +66,8 @@ def capped(example: Example) -> Found:
 
 @EXAMPLES.by("clip 0.4 at a second step on the same batch")
 def second_step(example: Example) -> Found:
-    prox, second, given = (example.values[name] for name in ("prox", "second", "A"))
-    result = single_tokens(LOSSES, prox, second, given, proximal_logprob=prox)
+    prox, second, advantage_values = (example.values[name] for name in ("prox", "second", "A"))
+    result = single_tokens(LOSSES, prox, second, advantage_values, proximal_logprob=prox)
     return {"loss": result["loss"], "has_gradient": result["gradient.logprob"] != 0}
 
 

@@ -17,10 +17,10 @@ CommonExamples(EXAMPLES, recipes.ASPO)
 LOSSES = given_advantages(recipes.ASPO)
 
 
-def slopes(log_ratios: Value, logprobs: Value, given: Value) -> Value:
+def slopes(log_ratios: Value, logprobs: Value, advantages: Value) -> Value:
     """Return gradients by the log-prob of each token, before averaging."""
-    result = single_tokens(LOSSES, logprobs - log_ratios, logprobs, given)
-    return result["gradient.logprob"] * len(given)
+    result = single_tokens(LOSSES, logprobs - log_ratios, logprobs, advantages)
+    return result["gradient.logprob"] * len(advantages)
 
 
 @EXAMPLES.by("weights of positive and negative tokens")
@@ -60,9 +60,9 @@ def divergence(example: Example) -> Found:
 
 @EXAMPLES.by("the second optimizer step of a batch")
 def later_step(example: Example) -> Found:
-    second, given = example.values["second"], example.values["A"]
-    results = [slopes(step, step - 1.0, given) for step in (np.zeros(4), second)]
-    return {"weight_first": -results[0] / given, "weight_second": -results[1] / given}
+    second, advantages = example.values["second"], example.values["A"]
+    results = [slopes(step, step - 1.0, advantages) for step in (np.zeros(4), second)]
+    return {"weight_first": -results[0] / advantages, "weight_second": -results[1] / advantages}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -21,27 +21,27 @@ CLIP = recipes.BAPO.loss.clip
 AS_CODE = replace(CLIP, kind="odds", first="low", target=1.0)
 
 
-def tokens(log_ratio: Value, given: Value) -> Tokens:
+def tokens(log_ratio: Value, advantages: Value) -> Tokens:
     """Return tokens with these log-ratios and advantages."""
     streams = {
-        "weight_kl": np.ones(len(given)),
-        "advantage_positive": np.maximum(given, 0.0),
-        "advantage_negative": np.minimum(given, 0.0),
-        "old_logprob": np.full(len(given), -1.0),
+        "weight_kl": np.ones(len(advantages)),
+        "advantage_positive": np.maximum(advantages, 0.0),
+        "advantage_negative": np.minimum(advantages, 0.0),
+        "old_logprob": np.full(len(advantages), -1.0),
     }
     return Tokens(
         torch.from_numpy(log_ratio - 1.0), None, {name: torch.from_numpy(each) for name, each in streams.items()}
     )
 
 
-def final_bounds(clip: Any, ratios: Value, given: Value) -> list[float]:
+def final_bounds(clip: Any, ratios: Value, advantages: Value) -> list[float]:
     """Return the final bounds of the search."""
     log_ratio = np.log(np.asarray(ratios))
-    bounds = clip(tokens(log_ratio, np.asarray(given)), torch.from_numpy(log_ratio))
+    bounds = clip(tokens(log_ratio, np.asarray(advantages)), torch.from_numpy(log_ratio))
     return [float(bounds.lower), float(bounds.upper)]
 
 
-def odds(ratios: Value, given: Value, low: float, high: float) -> float:
+def odds(ratios: Value, advantages: Value, low: float, high: float) -> float:
     """Return P / N in a range, found as the largest target that the range still reaches."""
     still, missed = 0.0, 10.0
     for _ in range(60):
@@ -49,7 +49,7 @@ def odds(ratios: Value, given: Value, low: float, high: float) -> float:
         fixed = replace(
             AS_CODE, low=low, low_at_most=low, high=high, high_at_most=high + 1.0, high_step=1.0, target=target
         )
-        reached = final_bounds(fixed, ratios, given)[1] == pytest.approx(high)
+        reached = final_bounds(fixed, ratios, advantages)[1] == pytest.approx(high)
         still, missed = (target, missed) if reached else (still, target)
     return still
 
@@ -62,9 +62,9 @@ def contributions(example: Example) -> Found:
 @EXAMPLES.by("no search if the target is met")
 def met(example: Example) -> Found:
     # Two tokens at ratio 1 that contribute P and -N.
-    given = np.array([float(example.values["P"]), -float(example.values["N"])])
-    by_odds = final_bounds(AS_CODE, np.ones(2), given) != pytest.approx([CLIP.low, CLIP.high])
-    by_share = final_bounds(CLIP, np.ones(2), given) != pytest.approx([CLIP.low, CLIP.high])
+    advantages = np.array([float(example.values["P"]), -float(example.values["N"])])
+    by_odds = final_bounds(AS_CODE, np.ones(2), advantages) != pytest.approx([CLIP.low, CLIP.high])
+    by_share = final_bounds(CLIP, np.ones(2), advantages) != pytest.approx([CLIP.low, CLIP.high])
     return {"search_by_odds_of_1": float(by_odds), "search_by_share": float(by_share)}
 
 

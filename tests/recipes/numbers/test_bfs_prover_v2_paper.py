@@ -16,7 +16,9 @@ EXAMPLES = PaperExamples("bfs_prover_v2")
 def band(example: Example) -> Found:
     """The middle three of five, as quantiles."""
     surprise = (-example.values["nll"]).tolist()
-    members = [{**answer, "logprobs": [of]} for answer, of in zip(answers([1] * 5, [1.0] * 5), surprise, strict=True)]
+    members = [
+        {**answer, "logprobs": [logprob]} for answer, logprob in zip(answers([1] * 5, [1.0] * 5), surprise, strict=True)
+    ]
     result = computed(
         recipes.BFS_PROVER_V2.replace(weight=TacticBand(0.2, 0.8)),
         ["step.keep", "loss"],

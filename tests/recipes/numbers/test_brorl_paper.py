@@ -49,8 +49,10 @@ def test_groups_of_equal_scores_are_dropped() -> None:
 
 @EXAMPLES.by("loss of the recipe, two optimizer steps")
 def loss(example: Example) -> Found:
-    rollout, old, second, ref, given = (example.values[name] for name in ("rollout", "old", "second", "ref", "A"))
-    members = answers([1] * 3, given.tolist())
+    rollout, old, second, ref, advantage_values = (
+        example.values[name] for name in ("rollout", "old", "second", "ref", "A")
+    )
+    members = answers([1] * 3, advantage_values.tolist())
     tokens = {"recomputed_logprob": old, "reference_logprob": ref}
     weights = computed(
         LOSSES,
@@ -60,8 +62,8 @@ def loss(example: Example) -> Found:
     )
     return {
         "weight": weights["token.weight"],
-        "first_loss": single_tokens(LOSSES, rollout, old, given, **tokens)["loss"],
-        "second_loss": single_tokens(LOSSES, rollout, second, given, **tokens)["loss"],
+        "first_loss": single_tokens(LOSSES, rollout, old, advantage_values, **tokens)["loss"],
+        "second_loss": single_tokens(LOSSES, rollout, second, advantage_values, **tokens)["loss"],
     }
 
 

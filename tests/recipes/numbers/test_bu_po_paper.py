@@ -64,13 +64,13 @@ def phases(example: Example) -> Found:
     free = tuple(Train(Policy(clip=None), model=link.model) for link in RECIPE.losses())
     models = {"internal": "internal", "policy": "whole"}
 
-    def compute(step: int, of: str, recipe: Recipe) -> Mapping[str, Value]:
+    def compute(step: int, model: str, recipe: Recipe) -> Mapping[str, Value]:
         """Return losses and gradients of a step, counted from 1, with the recomputed log-probs of a model."""
         return computed(
             recipe,
             ["loss"],
             members=answers([1, 1], given["A"].tolist()),
-            columns={"token": {"recomputed_logprob": given[f"{models[of]}_old"].tolist()}},
+            columns={"token": {"recomputed_logprob": given[f"{models[model]}_old"].tolist()}},
             number=step - 1,
             **{name: {"logprob": given[f"{prefix}_new"].tolist()} for name, prefix in models.items()},
         )
@@ -78,11 +78,11 @@ def phases(example: Example) -> Found:
     gradients = {"internal": "gradient.internal.logprob", "policy": "gradient.logprob"}
     numbers: Found = {}
     trained = []
-    for step, of in zip(given["step"].astype(int).tolist(), models, strict=True):
-        losses = compute(step, of, GIVEN)
+    for step, model in zip(given["step"].astype(int).tolist(), models, strict=True):
+        losses = compute(step, model, GIVEN)
         trained.append([f"loss.{name}" in losses for name in models])
-        numbers[f"loss_step_{step}"] = losses[f"loss.{of}"]
-        slopes = compute(step, of, GIVEN.replace(loss=free))[gradients[of]]
+        numbers[f"loss_step_{step}"] = losses[f"loss.{model}"]
+        slopes = compute(step, model, GIVEN.replace(loss=free))[gradients[model]]
         numbers[f"ratio_step_{step}"] = -2 * slopes / given["A"]
     internal, policy = np.array(trained).T
     assert (internal != policy).all()

@@ -19,10 +19,10 @@ LOSSES = given_advantages(recipes.CISPO)
 
 @EXAMPLES.by("weights, losses and gradients of four tokens")
 def weights(example: Example) -> Found:
-    old, new, given = (example.values[name] for name in ("old", "new", "A"))
-    result = single_tokens(LOSSES, old, new, given)
+    old, new, advantages = (example.values[name] for name in ("old", "new", "A"))
+    result = single_tokens(LOSSES, old, new, advantages)
     slope = result["gradient.logprob"]
-    return {"loss": result["loss"], "gradient_by_logprob": slope, "weight": -slope * len(given) / given}
+    return {"loss": result["loss"], "gradient_by_logprob": slope, "weight": -slope * len(advantages) / advantages}
 
 
 @EXAMPLES.by("the second step still moves a token beyond the range")

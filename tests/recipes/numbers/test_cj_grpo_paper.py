@@ -53,11 +53,11 @@ def other_state(example: Example) -> Found:
 
 @EXAMPLES.by("KL and inner iterations")
 def inner_iterations(example: Example) -> Found:
-    old, second, reference, given = (example.values[name] for name in ("old", "second", "ref", "A"))
+    old, second, reference, advantages = (example.values[name] for name in ("old", "second", "ref", "A"))
     losses = given_advantages(recipes.CJ_GRPO)
     return {
-        "loss_1": single_tokens(losses, old, old, given, reference_logprob=reference)["loss"],
-        "loss_2": single_tokens(losses, old, second, given, reference_logprob=reference)["loss"],
+        "loss_1": single_tokens(losses, old, old, advantages, reference_logprob=reference)["loss"],
+        "loss_2": single_tokens(losses, old, second, advantages, reference_logprob=reference)["loss"],
     }
 
 

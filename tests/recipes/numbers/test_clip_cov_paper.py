@@ -21,8 +21,8 @@ CommonExamples(EXAMPLES, recipes.CLIP_COV)
 MASK = recipes.CLIP_COV.loss.mask
 
 
-def covariance(logprobs: Value, given: Value) -> Value:
-    return score_of(weighted_tokens(logprobs, given), "covariance").numpy()
+def covariance(logprobs: Value, advantage_values: Value) -> Value:
+    return score_of(weighted_tokens(logprobs, advantage_values), "covariance").numpy()
 
 
 @EXAMPLES.by("covariances of four tokens")
@@ -44,10 +44,10 @@ def chosen(example: Example) -> Found:
 
 @EXAMPLES.by("KL-Cov")
 def kl_cov(example: Example) -> Found:
-    old, new, given = (example.values[name] for name in ("old", "new", "A"))
+    old, new, advantage_values = (example.values[name] for name in ("old", "new", "A"))
     return {
-        "covariance": covariance(new, given),
-        "loss": single_tokens(given_advantages(recipes.KL_COV), old, new, given)["loss"],
+        "covariance": covariance(new, advantage_values),
+        "loss": single_tokens(given_advantages(recipes.KL_COV), old, new, advantage_values)["loss"],
     }
 
 

@@ -22,10 +22,10 @@ CommonExamples(EXAMPLES, recipes.CPGD, but=[ALONE])
 LOSSES = given_advantages(recipes.CPGD)
 
 
-def slopes(log_ratios: Value, given: Value, losses: Recipe = LOSSES) -> Value:
+def slopes(log_ratios: Value, advantage_values: Value, losses: Recipe = LOSSES) -> Value:
     """Return gradients by the log-prob of each of these tokens, before averaging."""
     old = np.full(len(log_ratios), -1.0)
-    return single_tokens(losses, old, old + log_ratios, given)["gradient.logprob"] * len(old)
+    return single_tokens(losses, old, old + log_ratios, advantage_values)["gradient.logprob"] * len(old)
 
 
 @EXAMPLES.by("tokens of two responses, with the drift")
@@ -101,8 +101,11 @@ def tool_tokens(example: Example) -> Found:
 @EXAMPLES.by("a second pass: clip and drift act")
 def second_pass(example: Example) -> Found:
     assert recipes.CPGD.minibatches == 8
-    second, given = example.values["second"], example.values["A"]
-    return {"first_gradient": slopes(np.zeros(3), given), "second_gradient": slopes(second, given)}
+    second, advantage_values = example.values["second"], example.values["A"]
+    return {
+        "first_gradient": slopes(np.zeros(3), advantage_values),
+        "second_gradient": slopes(second, advantage_values),
+    }
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

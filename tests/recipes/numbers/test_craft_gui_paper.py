@@ -55,25 +55,25 @@ def question(example: Example) -> Found:
 
 def may_sample(stage: int, steps: Value) -> Value:
     """Return the reference lengths that a stage samples; each has twenty tasks."""
-    of = pool(20 * len(steps))
-    of.column("attempts")
-    of._columns["reference_steps"] = np.tile(steps, 20)
+    task_pool = pool(20 * len(steps))
+    task_pool.column("attempts")
+    task_pool._columns["reference_steps"] = np.tile(steps, 20)
     state = SELECT.initial_state()
     state["stage"]["stage"] = stage
-    chosen = [SELECT.choose(of, state, wanted(20), each).rows for each in range(10)]
-    return np.isin(steps, of.column("reference_steps")[np.concatenate(chosen)])
+    chosen = [SELECT.choose(task_pool, state, wanted(20), each).rows for each in range(10)]
+    return np.isin(steps, task_pool.column("reference_steps")[np.concatenate(chosen)])
 
 
 @EXAMPLES.by("which tasks a stage may sample")
 def stages(example: Example) -> Found:
     steps = example.values["steps"]
     allowed = [may_sample(stage, steps) for stage in range(3)]
-    of, switch = pool(1), []
-    of.column("attempts")
-    of._columns["reference_steps"] = steps[:1]
+    task_pool, switch = pool(1), []
+    task_pool.column("attempts")
+    task_pool._columns["reference_steps"] = steps[:1]
     for success in example.values["success"]:
         outcomes = [1.0] * round(100 * success) + [0.0] * round(100 * (1 - success))
-        closed = IterationRecord(0, arl.Forest().freeze(), pool=of)
+        closed = IterationRecord(0, arl.Forest().freeze(), pool=task_pool)
         state = SELECT.stage.next(SELECT.initial_state()["stage"], Story().visits(0, {0: outcomes}), closed)
         switch.append(state["stage"])
     return {

@@ -31,13 +31,13 @@ GIVEN = recipes.DAPO_DIRECT.replace(advantage=GroupRelative(column="given", leve
 """The recipe with the advantages of an example."""
 
 
-def fitted(beta: Value, ratios: Sequence[Value], given: Value) -> Mapping[str, Value]:
+def fitted(beta: Value, ratios: Sequence[Value], advantages: Value) -> Mapping[str, Value]:
     """Return loss, and its gradient by log-prob, of one-step answers with these log-ratios of their tokens."""
     return computed(
         of_beta(beta, GIVEN),
         ["loss", "gradient.logprob"],
         members=answers([len(each) for each in ratios], [1.0] * len(ratios)),
-        columns={"step": {"given": given.tolist()}},
+        columns={"step": {"given": advantages.tolist()}},
         policy={"logprob": (np.concatenate(ratios) - 1.0).tolist()},
     )
 

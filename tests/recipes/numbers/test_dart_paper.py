@@ -43,7 +43,10 @@ def steps(example: Example) -> Found:
 @EXAMPLES.by("selected steps")
 def selected(example: Example) -> Found:
     entropies = example.values["H"].tolist()
-    members = [{**answer, "entropies": [of]} for answer, of in zip(answers([1] * 5, [1.0] * 5), entropies, strict=True)]
+    members = [
+        {**answer, "entropies": [entropy]}
+        for answer, entropy in zip(answers([1] * 5, [1.0] * 5), entropies, strict=True)
+    ]
     members[3] = {**answers([2], [1.0])[0], "entropies": [0.4, 1.4]}  # the mean is 0.9, unchanged
     result = computed(recipes.DART, ["token.weight"], members=members, **columns([-1.0] * 6, [-1.0] * 6))
     return {"keep": result["token.weight"][[0, 1, 2, 3, 5]]}
@@ -62,8 +65,8 @@ def gap_of(penalty: float) -> float:
 def selected_loss(example: Example) -> Found:
     given = example.values
     members = [
-        {**answer, "entropies": [of]}
-        for answer, of in zip(answers([1] * 5, given["R"].tolist()), given["H"].tolist(), strict=True)
+        {**answer, "entropies": [entropy]}
+        for answer, entropy in zip(answers([1] * 5, given["R"].tolist()), given["H"].tolist(), strict=True)
     ]
     gaps = [gap_of(penalty) for penalty in given["kl"]]
     result = computed(
@@ -79,8 +82,8 @@ def selected_loss(example: Example) -> Found:
 def truncated(example: Example) -> Found:
     train, rollout = example.values["train"], example.values["rollout"]
     members = [
-        {**answer, "logprobs": [of]}
-        for answer, of in zip(answers([1] * 3, example.values["A"].tolist()), rollout, strict=True)
+        {**answer, "logprobs": [logprob]}
+        for answer, logprob in zip(answers([1] * 3, example.values["A"].tolist()), rollout, strict=True)
     ]
     result = computed(WEIGHTED, ["token.weight", "loss"], members=members, **columns(train, train))
     return {"weight": result["token.weight"], "loss": result["loss"]}

@@ -53,10 +53,10 @@ def first(example: Example) -> Found:
 
 @EXAMPLES.by("the second and the third visit of a prompt")
 def three(example: Example) -> Found:
-    given = [example.values[name].tolist() for name in ("R1", "R2", "R3")]
-    _, second, third = visits(CUMULATIVE, *given)
+    reward_groups = [example.values[name].tolist() for name in ("R1", "R2", "R3")]
+    _, second, third = visits(CUMULATIVE, *reward_groups)
     state = CUMULATIVE.initial_state()
-    for scores in given:
+    for scores in reward_groups:
         closed = CUMULATIVE.add_columns(state, small([(0, [1])] * len(scores), draw_score=scores))
         state = json.loads(json.dumps(CUMULATIVE.next(state, IterationRecord.of(closed))))
     ((_, mean, std),) = state.values()

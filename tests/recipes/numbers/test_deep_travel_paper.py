@@ -87,10 +87,10 @@ def failed_verifier(example: Example) -> Found:
 
 @EXAMPLES.by("tool tokens, two optimizer steps")
 def later_step(example: Example) -> Found:
-    old, second, given, mask = (example.values[name] for name in ("old", "second", "A", "mask"))
+    old, second, advantages, mask = (example.values[name] for name in ("old", "second", "A", "mask"))
     return {
-        "first_loss": one_rollout(LOSSES, old, old, given, mask)["loss"],
-        "second_loss": one_rollout(LOSSES, old, second, given, mask)["loss"],
+        "first_loss": one_rollout(LOSSES, old, old, advantages, mask)["loss"],
+        "second_loss": one_rollout(LOSSES, old, second, advantages, mask)["loss"],
     }
 
 

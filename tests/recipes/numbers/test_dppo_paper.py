@@ -26,10 +26,10 @@ FREE = given_advantages(recipes.DPPO, surrogate=Reinforce("ratio", "ratio"))
 BY_KL = given_advantages(recipes.DPPO, surrogate=Reinforce("ratio", "ratio"), mask=DivergenceMask("kl", 0.05, 0.05))
 
 
-def _objective(recipe: Recipe, mu: Value, new: Value, given: Value) -> Value:
+def _objective(recipe: Recipe, mu: Value, new: Value, advantages: Value) -> Value:
     """Return M r A of each token: its gradient by the log-prob."""
-    gradient = single_tokens(recipe, np.log(mu), np.log(new), given)["gradient.logprob"]
-    return -gradient * len(given)
+    gradient = single_tokens(recipe, np.log(mu), np.log(new), advantages)["gradient.logprob"]
+    return -gradient * len(advantages)
 
 
 @EXAMPLES.by("binary TV: rare tokens stay, likely ones are masked")
@@ -84,10 +84,10 @@ def weights(example: Example) -> Found:
 
 @EXAMPLES.by("the second optimizer step of a batch")
 def later_step(example: Example) -> Found:
-    mu, first, second, given = (example.values[name] for name in ("mu", "first", "second", "A"))
-    moved = _objective(FREE, mu, second, given)
+    mu, first, second, advantages = (example.values[name] for name in ("mu", "first", "second", "A"))
+    moved = _objective(FREE, mu, second, advantages)
     return {
-        "first_objective": _objective(FREE, mu, first, given).sum(),
+        "first_objective": _objective(FREE, mu, first, advantages).sum(),
         "second_mask": moved != 0,
         "second_objective": moved.sum(),
     }

@@ -31,10 +31,10 @@ def divided(example: Example) -> Found:
 def lengths(example: Example) -> Found:
     def each(aggregate: str, constant: float | None) -> list[float]:
         losses = given_advantages(recipes.DR_GRPO, aggregate=aggregate, constant=constant)
-        counts, given = example.values["n"].astype(int), example.values["A"].tolist()
+        counts, advantage_values = example.values["n"].astype(int), example.values["A"].tolist()
         return [
             float(computed(losses, ["loss"], members=answers([count], [reward]))["loss"][0])
-            for count, reward in zip(counts, given, strict=True)
+            for count, reward in zip(counts, advantage_values, strict=True)
         ]
 
     return {"loss_each": each("constant", 10.0), "loss_each_grpo": each("sequence_mean", None)}

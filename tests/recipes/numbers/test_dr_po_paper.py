@@ -23,8 +23,10 @@ WEIGHTED = recipes.DR_PO.replace(advantage=GroupRelative(center="none", scale="n
 def rolled_in(example: Example) -> Found:
     """There is a draw for each token, because the advantages differ."""
     members = [
-        {**answer, "trainable": [int(not given)]}
-        for answer, given in zip(answers([1] * 5, example.values["A"].tolist()), example.values["rollin"], strict=True)
+        {**answer, "trainable": [int(not is_rolled_in)]}
+        for answer, is_rolled_in in zip(
+            answers([1] * 5, example.values["A"].tolist()), example.values["rollin"], strict=True
+        )
     ]
     policy = {"logprob": (np.log(example.values["ratio"]) - 1.0).tolist()}
     return {"policy_loss": computed(WEIGHTED, ["loss"], members=members, policy=policy)["loss"]}

@@ -46,9 +46,9 @@ def losses(example: Example) -> Found:
 
 @EXAMPLES.by("gradient of V")
 def slopes(example: Example) -> Found:
-    given = example.values["d"]
+    log_ratios = example.values["d"]
     return {
-        name: len(given) * fitted(recipe, given, np.zeros(len(given)))[1]
+        name: len(log_ratios) * fitted(recipe, log_ratios, np.zeros(len(log_ratios)))[1]
         for name, recipe in (("chi_square", BY_CHI_SQUARED), ("total_variation", recipes.DUAL_RL))
     }
 

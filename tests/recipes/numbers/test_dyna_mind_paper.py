@@ -20,12 +20,12 @@ EXAMPLES = PaperExamples("dyna_mind")
 RECIPE = recipes.DYNA_MIND
 
 
-def group(given: Mapping[str, Value]) -> tuple[Value, Value]:
+def group(values: Mapping[str, Value]) -> tuple[Value, Value]:
     """Return advantages of the ordinary and of the refined rollouts of a group."""
-    plain, refined = (np.ravel(given[name]).tolist() for name in ("R", "R_refine"))
+    plain, refined = (np.ravel(values[name]).tolist() for name in ("R", "R_refine"))
     members = [{"path": "1 | 3", "reward": reward, "success": False, "facts": {"refined": 0}} for reward in plain] + [
         {"path": "1 | 4", "reward": reward, "success": bool(right), "facts": {"refined": 1}}
-        for reward, right in zip(refined, np.ravel(given["right"]), strict=True)
+        for reward, right in zip(refined, np.ravel(values["right"]), strict=True)
     ]
     draw_advantages = computed(RECIPE, ["draw.advantage"], members=members)["draw.advantage"]
     one, other = np.split(draw_advantages, [len(plain)])

@@ -23,7 +23,7 @@ assert isinstance(SCALED, SoftmaxScaled)
 LOSSES = given_advantages(recipes.EGSW)
 
 
-def of(example: Example) -> SoftmaxScaled:
+def softmax_scaled(example: Example) -> SoftmaxScaled:
     """The component has the numbers of an example; the paper does not give its own."""
     given = example.values
     return replace(SCALED, coefficient=float(given.get("alpha", 0.3)), temperature=float(given.get("P", 1.5)))
@@ -44,8 +44,8 @@ def group(recipe: Recipe, rewards: Sequence[float], entropies: Value) -> Value:
 @EXAMPLES.by("trajectory-wise weights of groups of four and of three")
 def by_trajectory(example: Example) -> Found:
     given, results = example.values, {}
-    recipe = recipes.EGSW.replace(advantage=(BEFORE, of(example)))
-    rescaled = recipes.EGSW.replace(advantage=(BEFORE, replace(of(example), rescale_mean_one=True)))
+    recipe = recipes.EGSW.replace(advantage=(BEFORE, softmax_scaled(example)))
+    rescaled = recipes.EGSW.replace(advantage=(BEFORE, replace(softmax_scaled(example), rescale_mean_one=True)))
     for end, rewards, entropies in (("", given["R"], given["H"]), ("_second", given["S"], given["G"])):
         coefficient = group(recipe, rewards.tolist(), entropies)
         results[f"coefficient{end}"] = coefficient
@@ -64,7 +64,7 @@ def by_step(example: Example) -> Found:
         draw_advantage=given["A"],
         token_entropy=[first, given["H_second_of_first"], second],
     )
-    token_advantages = replace(of(example), level="token")(batch).column("advantage", "token")
+    token_advantages = replace(softmax_scaled(example), level="token")(batch).column("advantage", "token")
     return {"coefficient_by_token": token_advantages, "weight_first_step": token_advantages[[0, 2]] / given["A"]}
 
 
@@ -72,18 +72,18 @@ def by_step(example: Example) -> Found:
 def dominated(example: Example) -> Found:
     given = example.values
     batch = small([(0, [1])] * 3, draw_score=[0.0] * 3, draw_advantage=given["A"], token_entropy=given["H"])
-    return {"weight": of(example)(batch).column("advantage", "draw") / given["A"]}
+    return {"weight": softmax_scaled(example)(batch).column("advantage", "draw") / given["A"]}
 
 
 @EXAMPLES.by("a group of one")
 def alone(example: Example) -> Found:
-    recipe = recipes.EGSW.replace(advantage=(BEFORE, of(example)))
+    recipe = recipes.EGSW.replace(advantage=(BEFORE, softmax_scaled(example)))
     return {"coefficient": group(recipe, example.values["R"].tolist(), example.values["H"])}
 
 
 @EXAMPLES.by("one response of four has no score (convention)")
 def unscored(example: Example) -> Found:
-    recipe = recipes.EGSW.replace(advantage=(BEFORE, of(example)))
+    recipe = recipes.EGSW.replace(advantage=(BEFORE, softmax_scaled(example)))
     result = group(recipe, [*example.values["R"].tolist(), np.nan], np.append(example.values["H"], 9.0))
     assert result[3] == 0.0
     return {"coefficient": np.append(result[:3], np.nan)}

@@ -20,9 +20,9 @@ CommonExamples(EXAMPLES, AS_TRL)
 LOSSES = given_advantages(recipes.FORKING_TOKENS)
 
 
-def loss_and_gradient(entropies: Value, given: Value, ratios: Value, losses: Recipe = LOSSES) -> Found:
+def loss_and_gradient(entropies: Value, advantage_values: Value, ratios: Value, losses: Recipe = LOSSES) -> Found:
     """Return loss and gradient of one-token answers."""
-    members = answers([1] * len(given), given.tolist())
+    members = answers([1] * len(advantage_values), advantage_values.tolist())
     policy = {"entropy": entropies.tolist(), "logprob": (np.log(ratios) - 1.0).tolist()}
     return dict(computed(losses, ["loss", "gradient.logprob"], members=members, policy=policy))
 

@@ -19,7 +19,7 @@ from agentrl_core.component import mean_of_tokens
 EXAMPLES = PaperExamples("empg")
 
 
-def steps(entropies: Value, given: Value, lengths: tuple[int, ...], **options: Any) -> Value:
+def steps(entropies: Value, advantages: Value, lengths: tuple[int, ...], **options: Any) -> Value:
     """Return advantages of the steps of rollouts with these entropies and advantages."""
     *_, confidence = recipes.EMPG.chain("advantage")
     recipe = given_advantages(recipes.EMPG)
@@ -28,7 +28,7 @@ def steps(entropies: Value, given: Value, lengths: tuple[int, ...], **options: A
     members = [
         {
             "path": "1 " + " ~ 9 ".join("| 3" for _ in range(length)),
-            "reward": float(given[start]),
+            "reward": float(advantages[start]),
             "entropies": entropies[start : start + length].tolist(),
         }
         for start, length in zip(starts[:-1], lengths, strict=True)
@@ -38,9 +38,9 @@ def steps(entropies: Value, given: Value, lengths: tuple[int, ...], **options: A
 
 @EXAMPLES.by("two rollouts of two steps and of one")
 def two(example: Example) -> Found:
-    entropies, given = example.values["H"], example.values["A"]
+    entropies, advantages = example.values["H"], example.values["A"]
     gates = steps(entropies, np.ones(3), (2, 1), bonus_coefficient=0.0, recenter=False)
-    return {"gate": gates, "advantage": steps(entropies, given, (2, 1))}
+    return {"gate": gates, "advantage": steps(entropies, advantages, (2, 1))}
 
 
 @EXAMPLES.by("equal entropies")

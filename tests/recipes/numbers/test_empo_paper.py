@@ -81,10 +81,10 @@ def one(example: Example) -> Found:
 @EXAMPLES.by(LATER)
 def later(example: Example) -> Found:
     assert recipes.EMPO.minibatches == 8
-    given = answers([2, 2, 1], example.values["A"].tolist())
+    rows = answers([2, 2, 1], example.values["A"].tolist())
     losses = given_advantages(recipes.EMPO)
     logprobs = (example.values["d"] - 1.0).tolist()
-    members = [{**each, "logprobs": [-1.0] * count} for each, count in zip(given, [2, 2, 1], strict=True)]
+    members = [{**each, "logprobs": [-1.0] * count} for each, count in zip(rows, [2, 2, 1], strict=True)]
     result = computed(losses, ["loss", "gradient.logprob"], members=members, policy={"logprob": logprobs})
     return {"loss": result["loss"][0], "gradient": result["gradient.logprob"]}
 

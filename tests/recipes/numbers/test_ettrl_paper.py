@@ -35,9 +35,9 @@ def members(rewards: Sequence[float], entropies: Sequence[float]) -> list[dict[s
 
 def reshaped(rewards: Value, entropies: Value, weight: Any = RECIPE.weight) -> tuple[Value, Value, Value]:
     """Return advantages before and after reshaping, and the factors; an unscored draw has none (nan)."""
-    given = members(np.ravel(rewards).tolist(), entropies.tolist())
+    group = members(np.ravel(rewards).tolist(), entropies.tolist())
     names = ["draw.score", "draw.advantage", "draw.weight"]
-    result = computed(PAID.replace(weight=weight), names, members=given)
+    result = computed(PAID.replace(weight=weight), names, members=group)
     before = np.where(np.isnan(result["draw.score"]), np.nan, result["draw.advantage"])
     return before, before * result["draw.weight"], result["draw.weight"]
 
@@ -45,11 +45,11 @@ def reshaped(rewards: Value, entropies: Value, weight: Any = RECIPE.weight) -> t
 @EXAMPLES.by("votes with a tie and an unreadable answer")
 def votes(example: Example) -> Found:
     read = [*example.values["answers"].tolist(), -1.0]
-    given = [
+    group = [
         {**member, "facts": {"answer_cluster": f"{answer:g}", "answer_parsed": float(answer >= 0)}}
         for member, answer in zip(members([0.0] * len(read), [1.0] * len(read)), read, strict=True)
     ]
-    rewards = computed(RECIPE, ["draw.score"], members=given)["draw.score"]
+    rewards = computed(RECIPE, ["draw.score"], members=group)["draw.score"]
     [label] = set(np.array(read)[rewards > 0].tolist())
     return {"pseudo_label": label, "reward": rewards}
 

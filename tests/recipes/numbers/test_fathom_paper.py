@@ -25,8 +25,8 @@ WEIGHTED = PAID.replace(advantage=GroupRelative(center="none", scale="none"), we
 @EXAMPLES.by("rewards of stage 1 and advantages")
 def first_stage(example: Example) -> Found:
     members = [
-        {**answer, "rewards": {"format": of}}
-        for answer, of in zip(
+        {**answer, "rewards": {"format": text_format}}
+        for answer, text_format in zip(
             answers([1] * 5, (0.9 * example.values["answer"]).tolist()), example.values["format"], strict=True
         )
     ]

@@ -89,10 +89,15 @@ def own_tokens(example: Example) -> Found:
 
 @EXAMPLES.by("ratios after a step on the same groups")
 def later_step(example: Example) -> Found:
-    old, given = np.full(len(example.values["A"]), -1.0), example.values["A"]
+    old, advantage_values = np.full(len(example.values["A"]), -1.0), example.values["A"]
     new = old + np.log(example.values["rho"])
-    alone = [single_tokens(LOSSES, *(each[[at]] for each in (old, new, given)))["loss"] for at in range(len(old))]
-    return {"surrogate": -np.concatenate(alone), "objective": -single_tokens(LOSSES, old, new, given)["loss"]}
+    alone = [
+        single_tokens(LOSSES, *(each[[at]] for each in (old, new, advantage_values)))["loss"] for at in range(len(old))
+    ]
+    return {
+        "surrogate": -np.concatenate(alone),
+        "objective": -single_tokens(LOSSES, old, new, advantage_values)["loss"],
+    }
 
 
 def test_each_answer_has_the_same_weight_at_any_length() -> None:

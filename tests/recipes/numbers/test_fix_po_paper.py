@@ -45,14 +45,16 @@ def multiplier() -> Controller:
     return results[0]
 
 
-def sampled(recipe: Recipe, old: Value, new: Value, given: Value, **more: Any) -> Any:
+def sampled(recipe: Recipe, old: Value, new: Value, advantage_values: Value, **more: Any) -> Any:
     """Return loss and gradients of states with two actions; the first action has these advantages.
 
     A state is sampled ten times, each action in its old proportion, so that estimates are exact.
     """
     counts = np.rint(old * STATES).astype(int)
     rows = [(state, action) for state, each in enumerate(counts) for action in (0, 1) for _ in range(each[action])]
-    shares = [float(given[state] * STATES / counts[state][0]) if action == 0 else 0.0 for state, action in rows]
+    shares = [
+        float(advantage_values[state] * STATES / counts[state][0]) if action == 0 else 0.0 for state, action in rows
+    ]
     return computed(
         recipe,
         ["loss"],
@@ -101,7 +103,9 @@ def other_terms(example: Example) -> Found:
 def coefficient(example: Example) -> Found:
     price = multiplier()
     state = price.initial_state()
-    results = [price.value(state := price.moved(state, {"max_kl": of})) for of in example.values["max_KL"].tolist()]
+    results = [
+        price.value(state := price.moved(state, {"max_kl": target})) for target in example.values["max_KL"].tolist()
+    ]
     return {"first": results[0], "second": results[1]}
 
 
@@ -177,12 +181,14 @@ def advantages(example: Example) -> Found:
     return {f"advantage_{name.lower()}": whitened(example.values[name]) for name in "AB"}
 
 
-def whitened(given: Value) -> Value:
-    scores = np.where(np.isnan(given), np.nan, 1.0)
-    batch = small([(0, [1])] * len(given), draw_score=scores, token_advantage=np.nan_to_num(given))
+def whitened(advantage_values: Value) -> Value:
+    scores = np.where(np.isnan(advantage_values), np.nan, 1.0)
+    batch = small(
+        [(0, [1])] * len(advantage_values), draw_score=scores, token_advantage=np.nan_to_num(advantage_values)
+    )
     token_advantages = np.array(column(WHITENING(batch), level="token"))
-    assert not token_advantages[np.isnan(given)].any()
-    return np.where(np.isnan(given), np.nan, token_advantages)
+    assert not token_advantages[np.isnan(advantage_values)].any()
+    return np.where(np.isnan(advantage_values), np.nan, token_advantages)
 
 
 @EXAMPLES.by("lambda-returns of an episode of three steps")

@@ -59,8 +59,11 @@ def unscored(example: Example) -> Found:
 
 @EXAMPLES.by("hint tokens are prompt tokens")
 def hinted(example: Example) -> Found:
-    own_tokens, given = example.values["mask"] > 0, example.values["A"]
-    members = [{"path": "1 9 | 3*2", "reward": float(given[1])}, {"path": "1 | 3", "reward": float(given[3])}]
+    own_tokens, advantage_values = example.values["mask"] > 0, example.values["A"]
+    members = [
+        {"path": "1 9 | 3*2", "reward": float(advantage_values[1])},
+        {"path": "1 | 3", "reward": float(advantage_values[3])},
+    ]
 
     def loss(now: Value) -> Value:
         return computed(LOSSES, ["loss"], members=members, policy={"logprob": now[own_tokens].tolist()})["loss"]

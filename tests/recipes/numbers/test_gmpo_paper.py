@@ -19,7 +19,7 @@ LOSSES = given_advantages(recipes.GMPO)
 
 def loss_and_gradient(recipe: Recipe, *rollouts: tuple[float, Value]) -> Found:
     """Return loss and gradient of answers with these advantages and log-ratios."""
-    members = answers([len(ratios) for _, ratios in rollouts], [given for given, _ in rollouts])
+    members = answers([len(ratios) for _, ratios in rollouts], [advantages for advantages, _ in rollouts])
     policy = {"logprob": (np.concatenate([ratios for _, ratios in rollouts]) - 1.0).tolist()}
     return dict(computed(recipe, ["loss", "gradient.logprob"], members=members, policy=policy))
 

@@ -51,10 +51,10 @@ def by_response(example: Example) -> Found:
 
 @EXAMPLES.by("the policy moved since the sample: no ratio, no clip")
 def moved(example: Example) -> Found:
-    old, first, second, given = (example.values[name] for name in ("old", "first", "second", "A"))
-    later = single_tokens(LOSSES, old, second, given)
+    old, first, second, advantages = (example.values[name] for name in ("old", "first", "second", "A"))
+    later = single_tokens(LOSSES, old, second, advantages)
     return {
-        "first_loss": single_tokens(LOSSES, old, first, given)["loss"],
+        "first_loss": single_tokens(LOSSES, old, first, advantages)["loss"],
         "second_loss": later["loss"],
         "gradient_of_each_log_probability": later["gradient.logprob"],
     }

@@ -68,14 +68,14 @@ def alone(example: Example) -> Found:
     }
 
 
-def objective(recipe: Recipe, old: Value, new: Value, given: Value, reference: Value) -> Value:
+def objective(recipe: Recipe, old: Value, new: Value, advantage_values: Value, reference: Value) -> Value:
     """Return the objective of two hypotheses, of one and of three tokens, each with its own advantage."""
     by_token = GroupRelative(column="given", level="token", center="none", scale="none")
     members = [
         {**member, "logprobs": part.tolist()}
         for member, part in zip(answers([1, 3], [1, 1]), np.split(old, [1]), strict=True)
     ]
-    columns = {"token": {"reference_logprob": reference.tolist(), "given": given.tolist()}}
+    columns = {"token": {"reference_logprob": reference.tolist(), "given": advantage_values.tolist()}}
     result = computed(
         recipe.replace(advantage=by_token),
         ["loss"],
@@ -88,15 +88,17 @@ def objective(recipe: Recipe, old: Value, new: Value, given: Value, reference: V
 
 @EXAMPLES.by("objective of two hypotheses after a step, with the divergence")
 def after_a_step(example: Example) -> Found:
-    old, new, given, reference = (example.values[name] for name in ("lp_old", "lp", "A", "lp_ref"))
+    old, new, advantage_values, reference = (example.values[name] for name in ("lp_old", "lp", "A", "lp_ref"))
     losses, free = given_advantages(ASR), given_advantages(ASR, kl=None)
     tokens = [slice(place, place + 1) for place in range(len(old))]
-    parts = np.concatenate([-single_tokens(free, old[at], new[at], given[at])["loss"] for at in tokens])
-    priced = [single_tokens(losses, old[at], new[at], given[at], reference_logprob=reference[at]) for at in tokens]
+    parts = np.concatenate([-single_tokens(free, old[at], new[at], advantage_values[at])["loss"] for at in tokens])
+    priced = [
+        single_tokens(losses, old[at], new[at], advantage_values[at], reference_logprob=reference[at]) for at in tokens
+    ]
     return {
         "surrogate": parts,
         "divergence": (np.concatenate([each["loss"] for each in priced]) + parts) / example.values["beta"],
-        "objective": objective(losses, old, new, given, reference),
+        "objective": objective(losses, old, new, advantage_values, reference),
     }
 
 

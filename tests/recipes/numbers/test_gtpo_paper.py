@@ -72,11 +72,11 @@ def gate(example: Example) -> Found:
 
 @EXAMPLES.by("loss of both forms")
 def forms(example: Example) -> Found:
-    given = float(example.values["A"])
+    advantage = float(example.values["A"])
 
     def slope(**options: Any) -> float:
         # The slopes by log p add up to the loss at ratio 1; the mean is over two completions.
-        result = pair("11 12 13 20", "11 14 15 16 20", (given, 0.0), **options)
+        result = pair("11 12 13 20", "11 14 15 16 20", (advantage, 0.0), **options)
         return 2 * float(np.sum(result["gradient.logprob"][:4]))
 
     return {"readme": slope(), "code": slope(per_count=True)}

@@ -25,11 +25,11 @@ def scaled(rewards: Value) -> tuple[Value, Value]:
     ]
     columns = {"token": {"reference_logprob": [-1.0] * len(members)}}
     result = computed(recipes.GUI_LIBRA, ["draw.advantage", "draw.weight"], members=members, columns=columns)
-    given, weights = result["draw.advantage"], result["draw.weight"]
-    assert np.all(weights[given > 0] == 1.0)
-    weight = weights[given < 0]
+    advantages, weights = result["draw.advantage"], result["draw.weight"]
+    assert np.all(weights[advantages > 0] == 1.0)
+    weight = weights[advantages < 0]
     np.testing.assert_allclose(weight, weight[0])
-    return weight[:1], np.where(known, given * weights, np.nan)
+    return weight[:1], np.where(known, advantages * weights, np.nan)
 
 
 @EXAMPLES.by("groups of four and of five: a hard and an easy state")
@@ -45,8 +45,8 @@ def means(example: Example) -> Found:
 
 @EXAMPLES.by("a group without any success")
 def failed(example: Example) -> Found:
-    weight, given = scaled(example.values["R"])
-    return {"weight": weight, "advantage": given}
+    weight, weighted_advantages = scaled(example.values["R"])
+    return {"weight": weight, "advantage": weighted_advantages}
 
 
 @EXAMPLES.by("one rollout of four has no score (convention)")
@@ -56,11 +56,11 @@ def unscored(example: Example) -> Found:
 
 @EXAMPLES.by("policy loss with KL over response tokens")
 def policy(example: Example) -> Found:
-    new, given, reference = (example.values[name] for name in ("logp", "A", "ref"))
+    new, advantages, reference = (example.values[name] for name in ("logp", "A", "ref"))
     old = new - example.values["d"]
 
     def each(other: Value) -> Value:
-        rows = zip(*(array[:, None] for array in (old, new, given, other)), strict=True)
+        rows = zip(*(array[:, None] for array in (old, new, advantages, other)), strict=True)
         return np.concatenate(
             [single_tokens(LOSSES, *row, reference_logprob=reference)["loss"] for *row, reference in rows]
         )
@@ -68,9 +68,9 @@ def policy(example: Example) -> Found:
     alone = each(new)
     return {
         "token_loss": alone,
-        "policy_loss": single_tokens(LOSSES, old, new, given)["loss"],
+        "policy_loss": single_tokens(LOSSES, old, new, advantages)["loss"],
         "kl": (each(reference) - alone) / 0.001,
-        "loss": single_tokens(LOSSES, old, new, given, reference_logprob=reference)["loss"],
+        "loss": single_tokens(LOSSES, old, new, advantages, reference_logprob=reference)["loss"],
     }
 
 

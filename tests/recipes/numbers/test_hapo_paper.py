@@ -110,7 +110,7 @@ def among(scores: Sequence[float]) -> Value:
     return np.array([*known, *[0.0] * zeros])
 
 
-def scored(scores: Sequence[float], ratio: Value, given: Value, *, own_tokens: Value | None = None) -> Found:
+def scored(scores: Sequence[float], ratio: Value, advantage_values: Value, *, own_tokens: Value | None = None) -> Found:
     """Return loss and gradient of a rollout of tokens with these scores; added tokens have ratio 1 and advantage 0.
 
     The denominator is the number of the tokens that were not added.
@@ -126,7 +126,7 @@ def scored(scores: Sequence[float], ratio: Value, given: Value, *, own_tokens: V
             GIVEN.replace(loss=policy),
             ["loss", "gradient.logprob"],
             members=[{"path": f"{path_of(mask)} 3*{added}", "reward": 1}],
-            columns={"token": {"given": [*given[mask > 0], *[0.0] * added]}},
+            columns={"token": {"given": [*advantage_values[mask > 0], *[0.0] * added]}},
             policy={"logprob": new.tolist(), "entropy": np.exp(heights).tolist()},
         )
     )

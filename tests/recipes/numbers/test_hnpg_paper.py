@@ -134,8 +134,8 @@ def direction(weight: float, off: Mapping[str, Value], on: Mapping[str, Value]) 
     features = np.concatenate([off["phi"], on["phi"]])
     targets = np.concatenate([off["fbar"], on["fbar"]])
     members = stored(*((1, 0.0) for _ in off["phi"])) + fresh(*([0.0] * len(on["phi"])))
-    given = GroupRelative(column="given", level="token", center="none", scale="none")
-    recipe = weighted(weight, RECIPE.replace(advantage=given, loss=RECIPE.chain("loss")[1]))
+    raw_advantage = GroupRelative(column="given", level="token", center="none", scale="none")
+    recipe = weighted(weight, RECIPE.replace(advantage=raw_advantage, loss=RECIPE.chain("loss")[1]))
 
     def gradient(w: float) -> Any:
         result = computed(

@@ -54,11 +54,11 @@ def annealed(example: Example) -> Found:
     }
 
 
-def losses(steered: Value, given: float, moved: Value, other: float) -> Mapping[str, Value]:
+def losses(steered: Value, advantage: float, moved: Value, other: float) -> Mapping[str, Value]:
     """Return loss and gradient of a steered rollout with these log-probs and of one with these log-ratios."""
     members: list[dict[str, Any]] = []
     if len(steered):
-        members += answers([len(steered)], [given], unsampled=True)
+        members += answers([len(steered)], [advantage], unsampled=True)
     if len(moved):
         members += answers([len(moved)], [other])
     columns = {"recomputed_logprob": [*steered.tolist(), *[-1.0] * len(moved)]}

@@ -66,8 +66,8 @@ def later_step(example: Example) -> Found:
     count, numbers = len(given["A"]), GroupRelative(center="none", scale="none")
     recipe = RECIPE.replace(advantage=numbers)
 
-    def loss(of: str) -> Value:
-        apart = given["mismatch"] if of == "mixed" else np.zeros(count)
+    def loss(ratio_kind: str) -> Value:
+        apart = given["mismatch"] if ratio_kind == "mixed" else np.zeros(count)
         members = [
             {**each, "logprobs": [float(-1.0 - gap)]}
             for each, gap in zip(answers([1] * count, given["A"].tolist()), apart, strict=True)

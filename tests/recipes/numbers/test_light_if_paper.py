@@ -18,12 +18,12 @@ CommonExamples(EXAMPLES, recipes.LIGHT_IF)
 LOSSES = given_advantages(recipes.LIGHT_IF)
 
 
-def bonus(lengths: Sequence[int], given: Sequence[float], logprobs: Value, entropies: Value) -> Found:
+def bonus(lengths: Sequence[int], advantage_values: Sequence[float], logprobs: Value, entropies: Value) -> Found:
     """Return the entropy term, and the coefficient of each token, of responses at ratio 1."""
     members = [
         {**member, "logprobs": part.tolist()}
         for member, part in zip(
-            answers(lengths, given), np.split(logprobs, np.cumsum(lengths)[:-1].tolist()), strict=True
+            answers(lengths, advantage_values), np.split(logprobs, np.cumsum(lengths)[:-1].tolist()), strict=True
         )
     ]
     iteration = {
@@ -79,13 +79,15 @@ def dense(example: Example) -> Found:
 @EXAMPLES.by("wide clips at a second optimizer step")
 def wide(example: Example) -> Found:
     assert recipes.LIGHT_IF.minibatches > 1
-    old, second, given, reference = (example.values[name] for name in ("old", "second", "A", "ref"))
+    old, second, advantage_values, reference = (example.values[name] for name in ("old", "second", "A", "ref"))
     free = given_advantages(recipes.LIGHT_IF, kl=None)
-    alone = [single_tokens(free, *(each[[at]] for each in (old, second, given)))["loss"] for at in range(len(old))]
+    alone = [
+        single_tokens(free, *(each[[at]] for each in (old, second, advantage_values)))["loss"] for at in range(len(old))
+    ]
     return {
-        "first_loss": single_tokens(LOSSES, old, old, given)["loss"],
+        "first_loss": single_tokens(LOSSES, old, old, advantage_values)["loss"],
         "token_loss": np.concatenate(alone),
-        "second_loss": single_tokens(LOSSES, old, second, given, reference_logprob=reference)["loss"],
+        "second_loss": single_tokens(LOSSES, old, second, advantage_values, reference_logprob=reference)["loss"],
     }
 
 

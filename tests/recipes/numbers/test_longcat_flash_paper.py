@@ -25,7 +25,7 @@ def objective(longest: float, *draws: tuple[Sequence[float], Sequence[float], fl
         advantage=GroupRelative(center="none", scale="none"),
         loss=replace(recipes.LONGCAT_FLASH.loss, constant=longest),
     )
-    members = answers([len(weights) for weights, _, _ in draws], [given for _, _, given in draws])
+    members = answers([len(weights) for weights, _, _ in draws], [advantage_values for _, _, advantage_values in draws])
     trainer = np.concatenate([weights for weights, _, _ in draws]) - 1.0
     moved = trainer + np.concatenate([ratios for _, ratios, _ in draws])
     result = computed(
@@ -52,10 +52,10 @@ def two(example: Example) -> Found:
 
 @EXAMPLES.by("the outer maximum on both signs, as it is written")
 def maximum(example: Example) -> Found:
-    ratios, given = np.log(example.values["r"]).tolist(), float(example.values["A"])
+    ratios, advantage = np.log(example.values["r"]).tolist(), float(example.values["A"])
     return {
-        "positive_with_the_maximum_on_negatives_only": [objective(1.0, ([0.0], [each], given)) for each in ratios],
-        "negative": [objective(1.0, ([0.0], [each], -given)) for each in ratios],
+        "positive_with_the_maximum_on_negatives_only": [objective(1.0, ([0.0], [each], advantage)) for each in ratios],
+        "negative": [objective(1.0, ([0.0], [each], -advantage)) for each in ratios],
     }
 
 

@@ -77,10 +77,10 @@ def token_loss(example: Example) -> Found:
 
 @EXAMPLES.by("constant divisor")
 def constant(example: Example) -> Found:
-    given, lengths = example.values["A"], example.values["n"].astype(int)
-    members = answers(lengths.tolist(), given.tolist())
+    advantage_values, lengths = example.values["A"], example.values["n"].astype(int)
+    members = answers(lengths.tolist(), advantage_values.tolist())
     result = computed(LOSSES, ["loss", "gradient.logprob"], members=members)
-    weights = -result["gradient.logprob"][[0, -1]] / given
+    weights = -result["gradient.logprob"][[0, -1]] / advantage_values
     return {"loss": result["loss"], "token_weight": weights}
 
 

@@ -25,13 +25,13 @@ LOSSES = given_advantages(recipes.M2PO)
 CAPPED = {"mask": None, "clip": CLIP}
 
 
-def tokens(log_ratio: Value, given: Value) -> Tokens:
+def tokens(log_ratio: Value, advantage_values: Value) -> Tokens:
     """Return tokens with these log-ratios and advantages."""
     streams = {
-        "weight_kl": np.ones(len(given)),
-        "advantage_positive": np.maximum(given, 0.0),
-        "advantage_negative": np.minimum(given, 0.0),
-        "old_logprob": np.full(len(given), -1.0),
+        "weight_kl": np.ones(len(advantage_values)),
+        "advantage_positive": np.maximum(advantage_values, 0.0),
+        "advantage_negative": np.minimum(advantage_values, 0.0),
+        "old_logprob": np.full(len(advantage_values), -1.0),
     }
     return Tokens(
         torch.from_numpy(log_ratio - 1.0), None, {name: torch.from_numpy(each) for name, each in streams.items()}
@@ -53,12 +53,12 @@ def kept(log_ratios: Value) -> Value:
 @EXAMPLES.by("which tokens count")
 def counts(example: Example) -> Found:
     # With no budget every token that counts exceeds it, and loses its gradient.
-    ratios, given = example.values["log_r"], example.values["A"]
-    old = np.full(len(given), -1.0)
+    ratios, advantage_values = example.values["log_r"], example.values["A"]
+    old = np.full(len(advantage_values), -1.0)
     results = []
     for options in ({"mask": SecondMomentMask(1e-12)}, {**CAPPED, "clip": replace(CLIP, at_most=1e-12)}):
         losses = given_advantages(recipes.M2PO, **options)
-        results.append(single_tokens(losses, old, old + ratios, given)["gradient.logprob"] == 0)
+        results.append(single_tokens(losses, old, old + ratios, advantage_values)["gradient.logprob"] == 0)
     np.testing.assert_array_equal(*results)
     return {"counts": results[0]}
 

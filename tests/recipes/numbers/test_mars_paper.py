@@ -92,22 +92,22 @@ def whitened_returns(example: Example) -> Found:
 
 @EXAMPLES.by("distinct values, then whitening")
 def distinct(example: Example) -> Found:
-    given = [example.values[f"A_{name}"] for name in ("first", "second")]
-    members = [turns([0.0], [len(each)], group=str(place), agent=place) for place, each in enumerate(given)]
-    columns = {"token": {"given": np.concatenate(given).tolist()}}
+    values_by_player = [example.values[f"A_{name}"] for name in ("first", "second")]
+    members = [turns([0.0], [len(each)], group=str(place), agent=place) for place, each in enumerate(values_by_player)]
+    columns = {"token": {"given": np.concatenate(values_by_player).tolist()}}
 
     def compute(recipe: Recipe) -> Value:
         return computed(recipe, ["token.advantage"], members=members, columns=columns)["token.advantage"]
 
-    one, other = np.split(compute(CODE.replace(advantage=(GIVEN, DISTINCT))), [len(given[0])])
+    one, other = np.split(compute(CODE.replace(advantage=(GIVEN, DISTINCT))), [len(values_by_player[0])])
     white = compute(CODE.replace(advantage=(GIVEN, DISTINCT, WHITENING)))
     return {"centred_first": one, "centred_second": other, "whitened": white}
 
 
-def losses_of(ratios: Value, given: Value) -> tuple[Value, Value]:
+def losses_of(ratios: Value, advantages: Value) -> tuple[Value, Value]:
     """Return the loss of each token alone, without divergence, and its gradient by log-prob."""
-    old, new = np.full(len(given), -1.0), np.log(ratios) - 1.0
-    alone = [single_tokens(LOSSES, *(each[[at]] for each in (old, new, given))) for at in range(len(given))]
+    old, new = np.full(len(advantages), -1.0), np.log(ratios) - 1.0
+    alone = [single_tokens(LOSSES, *(each[[at]] for each in (old, new, advantages))) for at in range(len(advantages))]
     return tuple(np.concatenate([each[name] for each in alone]) for name in ("loss", "gradient.logprob"))
 
 
@@ -144,8 +144,8 @@ def one_turn(example: Example) -> Found:
 @EXAMPLES.by("second batch, nothing carried over")
 def second_batch(example: Example) -> Found:
     return {
-        name: centred(turns(example.values[given].tolist()))
-        for name, given in (("first", "batch_1"), ("second", "batch_2"))
+        name: centred(turns(example.values[source].tolist()))
+        for name, source in (("first", "batch_1"), ("second", "batch_2"))
     }
 
 

@@ -32,12 +32,12 @@ def credited(rewards: Value, recipe: Recipe = recipes.MC_GRPO) -> dict[str, Valu
 @EXAMPLES.by("five rewards, G of 4")
 def five(example: Example) -> Found:
     rewards = example.values["R"]
-    away, given = advantages(PLAIN, rewards)[0], credited(rewards)
-    apart, kept = away != 0, given["keep"] > 0
+    away, result = advantages(PLAIN, rewards)[0], credited(rewards)
+    apart, kept = away != 0, result["keep"] > 0
     return {
         "median": np.unique(np.round(rewards - away, 6)),
-        "mad": np.unique(np.round(away[apart] / given["advantage"][apart] - recipes.MC_GRPO.advantage.eps, 6)),
-        "advantage_of_the_trained": given["advantage"][kept],
+        "mad": np.unique(np.round(away[apart] / result["advantage"][apart] - recipes.MC_GRPO.advantage.eps, 6)),
+        "advantage_of_the_trained": result["advantage"][kept],
     }
 
 
@@ -55,22 +55,22 @@ def even(example: Example) -> Found:
 @EXAMPLES.by("binary rewards: MAD is 0")
 def binary(example: Example) -> Found:
     rescaled = SignalRescale(kind="rows", column="advantage", group_by="group_id")
-    given = credited(example.values["R"])
-    assert given["keep"].sum() == 4
+    result = credited(example.values["R"])
+    assert result["keep"].sum() == 4
     variant = recipes.MC_GRPO.replace(weight=(rescaled, recipes.MC_GRPO.weight))
     scaled = credited(example.values["R"], variant)
     return {
-        "advantage": given["advantage"],
+        "advantage": result["advantage"],
         "advantage_of_the_gsm8k_trainer": scaled["advantage"] * scaled["weight"],
     }
 
 
 @EXAMPLES.by("a group of two and of one")
 def small(example: Example) -> Found:
-    given, alone = credited(example.values["R"]), credited(np.ravel(example.values["one"]))
+    result, alone = credited(example.values["R"]), credited(np.ravel(example.values["one"]))
     assert not alone["keep"].any()
     return {
-        "advantage_of_the_trained": given["advantage"][given["keep"] > 0],
+        "advantage_of_the_trained": result["advantage"][result["keep"] > 0],
         "advantage_of_one_sample": alone["advantage"],
     }
 

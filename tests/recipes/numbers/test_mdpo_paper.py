@@ -24,9 +24,9 @@ HALF = int(SCHEDULE.iterations / 2) + 1
 MIDDLE = given_advantages(recipes.MDPO).at(HALF)
 
 
-def objective(old: Value, new: Value, given: Value, recipe: Recipe = MIDDLE) -> float:
+def objective(old: Value, new: Value, advantage_values: Value, recipe: Recipe = MIDDLE) -> float:
     """Return the objective if tokens stand for all actions, each as often as the old policy takes it."""
-    return -float(single_tokens(recipe, np.log(old), np.log(new), given)["loss"][0])
+    return -float(single_tokens(recipe, np.log(old), np.log(new), advantage_values)["loss"][0])
 
 
 @EXAMPLES.by("advantages across an episode that failed")

@@ -25,8 +25,10 @@ TEXT = {"steps": [{"facts": {"image": 0}}]}
 def scored_texts(similarities: Value, formats: Value) -> dict[str, Value]:
     """Return scores and advantages of answers in text."""
     members = [
-        {**answer, "rewards": {"format": of}, **TEXT}
-        for answer, of in zip(answers([1] * len(similarities), similarities.tolist()), formats.tolist(), strict=True)
+        {**answer, "rewards": {"format": text_format}, **TEXT}
+        for answer, text_format in zip(
+            answers([1] * len(similarities), similarities.tolist()), formats.tolist(), strict=True
+        )
     ]
     result = computed(
         recipes.MIND_OMNI,

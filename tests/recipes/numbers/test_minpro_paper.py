@@ -20,13 +20,13 @@ CLIPPED = given_advantages(recipes.MINPRO, clip=Clip(0.2, 0.28))
 """The recipe with the clip ranges of the examples."""
 
 
-def weights(recipe: Recipe, ratios: Value, given: float = 1.0, mask: Value | None = None) -> tuple[Value, Value]:
+def weights(recipe: Recipe, ratios: Value, advantage: float = 1.0, mask: Value | None = None) -> tuple[Value, Value]:
     """Return weight and gradient of the objective of each token of a rollout with these ratios."""
     mask = np.ones(len(ratios)) if mask is None else mask
     old, new = np.full(len(ratios), -1.0), np.log(ratios) - 1.0
     gradient = np.zeros(len(ratios))
-    gradient[mask > 0] = -one_rollout(recipe, old, new, np.full(len(ratios), given), mask)["gradient.logprob"]
-    return gradient * mask.sum() / given, gradient
+    gradient[mask > 0] = -one_rollout(recipe, old, new, np.full(len(ratios), advantage), mask)["gradient.logprob"]
+    return gradient * mask.sum() / advantage, gradient
 
 
 @EXAMPLES.by("five tokens: token ratio, product and minimum")

@@ -72,9 +72,9 @@ def cap(example: Example) -> Found:
         columns = {"token_entropy": entropies, "draw_advantage": [advantage], "draw_score": [0.0]}
         return SHAPED(small([(0, [len(logprobs)])], **columns)).column("advantage", "token")
 
-    given = example.values["A"]
-    result = shaped(given)
-    return {"advantage": result, "shaping": result - given, "advantage_if_negative": shaped(-given)}
+    advantages = example.values["A"]
+    result = shaped(advantages)
+    return {"advantage": result, "shaping": result - advantages, "advantage_if_negative": shaped(-advantages)}
 
 
 @EXAMPLES.by("start and two visits")

@@ -25,11 +25,11 @@ LOSSES = given_advantages(recipes.PPO_EWMA)
 GAE, WHITENING = recipes.PPO_EWMA.chain("advantage")
 
 
-def near(recipe: Recipe, behaviour: Value, proximal: Value, new: Value, given: Value) -> float:
+def near(recipe: Recipe, behaviour: Value, proximal: Value, new: Value, advantages: Value) -> float:
     """Return the loss of tokens with a proximity term to a third policy."""
     members = [
         {**member, "logprobs": [logprob]}
-        for member, logprob in zip(answers([1] * len(given), given.tolist()), behaviour.tolist(), strict=True)
+        for member, logprob in zip(answers([1] * len(advantages), advantages.tolist()), behaviour.tolist(), strict=True)
     ]
     columns = {"token": {"proximal_logprob": proximal.tolist()}}
     result = computed(recipe, ["loss"], members=members, columns=columns, policy={"logprob": new.tolist()})
@@ -43,9 +43,9 @@ def three(example: Example) -> Found:
 
 @EXAMPLES.by("proximal = behaviour is PPO")
 def coupled(example: Example) -> Found:
-    old, new, given = (example.values[name] for name in ("old", "lp", "A"))
-    ppo = single_tokens(given_advantages(recipes.PPO), old, new, given)["loss"]
-    return {"decoupled": near(LOSSES, old, old, new, given), "ppo": ppo}
+    old, new, advantages = (example.values[name] for name in ("old", "lp", "A"))
+    ppo = single_tokens(given_advantages(recipes.PPO), old, new, advantages)["loss"]
+    return {"decoupled": near(LOSSES, old, old, new, advantages), "ppo": ppo}
 
 
 @EXAMPLES.by("the KL form")

@@ -48,15 +48,17 @@ def episode(example: Example) -> Found:
     return {"advantage": result["step.advantage"][:3], "return": result["step.return"][:3]}
 
 
-def normalised(given: Value) -> Value:
+def normalised(advantages: Value) -> Value:
     """Return advantages of one-turn episodes that pay them, with a value of 0."""
-    count = len(given)
-    return computed(PROPS, ["step.advantage"], **turns(given.tolist(), [0.0] * count, [1] * count))["step.advantage"]
+    count = len(advantages)
+    return computed(PROPS, ["step.advantage"], **turns(advantages.tolist(), [0.0] * count, [1] * count))[
+        "step.advantage"
+    ]
 
 
-def policy_loss(sampled: Value, target: Value, now: Value, given: Value, **options: Any) -> Mapping[str, Value]:
+def policy_loss(sampled: Value, target: Value, now: Value, advantages: Value, **options: Any) -> Mapping[str, Value]:
     """Return loss and gradient of tokens, from log-probs of sampler, previous and current policy, and advantages."""
-    members = answers([1] * len(given), given.tolist())
+    members = answers([1] * len(advantages), advantages.tolist())
     for member, logprob in zip(members, sampled, strict=True):
         member["logprobs"] = [float(logprob)]
     return computed(
@@ -98,11 +100,11 @@ def alone(example: Example) -> Found:
 
 
 def test_the_entropy_counts_as_in_the_whole_loss() -> None:
-    given, before = np.array([1.0, -1.0]), np.full(2, -1.0)
+    signs, before = np.array([1.0, -1.0]), np.full(2, -1.0)
     loss = computed(
         given_advantages(PROPS),
         ["loss"],
-        members=answers([1, 1], given.tolist()),
+        members=answers([1, 1], signs.tolist()),
         policy={"logprob": before.tolist(), "entropy": [0.6, 0.6]},
     )["loss"]
     np.testing.assert_allclose(loss, -0.006, rtol=1e-6)

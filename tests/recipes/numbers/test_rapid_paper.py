@@ -17,10 +17,10 @@ CommonExamples(EXAMPLES, recipes.RAPID)
 LOSSES = given_advantages(recipes.RAPID)
 
 
-def coefficients(recipe: Recipe, ratios: Value, given: Value) -> Value:
+def coefficients(recipe: Recipe, ratios: Value, scores: Value) -> Value:
     """Return the gradient factors of log p of one-token rollouts with these ratios and scores."""
     old = np.full(len(ratios), -4.0)
-    gradient = single_tokens(recipe, old, old + np.log(ratios), given)["gradient.logprob"]
+    gradient = single_tokens(recipe, old, old + np.log(ratios), scores)["gradient.logprob"]
     return -len(ratios) * gradient
 
 

@@ -76,10 +76,10 @@ def temperature(example: Example) -> Found:
 
 @EXAMPLES.by("data of an older policy, two steps: no ratio")
 def off_policy(example: Example) -> Found:
-    old, first, second, given = (example.values[name] for name in ("old", "first", "second", "A"))
-    later = single_tokens(GIVEN, old, second, given)
+    old, first, second, advantages = (example.values[name] for name in ("old", "first", "second", "A"))
+    later = single_tokens(GIVEN, old, second, advantages)
     return {
-        "first_loss": single_tokens(GIVEN, old, first, given)["loss"],
+        "first_loss": single_tokens(GIVEN, old, first, advantages)["loss"],
         "second_loss": later["loss"],
         "slope_in_log_probability": later["gradient.logprob"],
     }

@@ -50,10 +50,10 @@ def groups(example: Example) -> Found:
 def alone(example: Example) -> Found:
     in_verl = normalised(ddof=1).chain("advantage")
     raw = RECIPE.replace(advantage=(replace(in_verl[0], singleton="raw"), in_verl[1]))
-    given = example.values["R"], np.ravel(example.values["S"])
+    reward_groups = example.values["R"], np.ravel(example.values["S"])
     return {
-        "advantage": np.concatenate(advantages(RECIPE, *given)),
-        "advantage_in_verl": np.concatenate(advantages(raw, *given)),
+        "advantage": np.concatenate(advantages(RECIPE, *reward_groups)),
+        "advantage_in_verl": np.concatenate(advantages(raw, *reward_groups)),
     }
 
 

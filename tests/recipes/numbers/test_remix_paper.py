@@ -22,9 +22,11 @@ COEFFICIENT = REMIX.at(0).loss.kl.coefficient
 """The coefficient of both divergences together."""
 
 
-def loss(recipe: Recipe, behaviour: Value, current: Value, new: Value, given: Value, **more: Any) -> float:
+def loss(recipe: Recipe, behaviour: Value, current: Value, new: Value, advantage_values: Value, **more: Any) -> float:
     """Return the loss of tokens that one policy sampled and that train another one."""
-    return float(single_tokens(recipe, behaviour, new, given, proximal_logprob=current.tolist(), **more)["loss"][0])
+    return float(
+        single_tokens(recipe, behaviour, new, advantage_values, proximal_logprob=current.tolist(), **more)["loss"][0]
+    )
 
 
 @EXAMPLES.by("old tokens with a shifted clip")
@@ -36,8 +38,8 @@ def old_tokens(example: Example) -> Found:
 
 @EXAMPLES.by("fresh tokens: PPO")
 def fresh_tokens(example: Example) -> Found:
-    current, new, given = (example.values[name] for name in ("current", "new", "A"))
-    return {"loss": loss(LOSSES, current, current, new, given)}
+    current, new, advantage_values = (example.values[name] for name in ("current", "new", "A"))
+    return {"loss": loss(LOSSES, current, current, new, advantage_values)}
 
 
 @EXAMPLES.by("the second pass over a batch")

@@ -104,15 +104,15 @@ def shift(example: Example) -> Found:
 
 @EXAMPLES.by("two optimizer steps: the square pulls from the second on")
 def steps(example: Example) -> Found:
-    old, second, given = (example.values[name] for name in ("old", "second", "A"))
-    first, later = (single_tokens(LOSSES, old, new, given) for new in (old, second))
+    old, second, advantage_values = (example.values[name] for name in ("old", "second", "A"))
+    first, later = (single_tokens(LOSSES, old, new, advantage_values) for new in (old, second))
     asymre = asymmetric(float(example.values["c"])).replace(advantage=LOSSES.advantage)
     return {
         "first_loss": first["loss"],
         "second_loss": later["loss"],
         "first_slope": first["gradient.logprob"],
         "second_slope": later["gradient.logprob"],
-        "slope_of_asymre_at_both": single_tokens(asymre, old, second, given)["gradient.logprob"],
+        "slope_of_asymre_at_both": single_tokens(asymre, old, second, advantage_values)["gradient.logprob"],
     }
 
 

@@ -55,9 +55,9 @@ def with_tracked(component: TailRisk, low: float, high: float, scores: Value) ->
 
 @EXAMPLES.by("a bundle of two questions with three and two responses")
 def bundle(example: Example) -> Found:
-    given = batch(example.values["r1"], example.values["r2"])
-    draw_advantages = column(RISK(given))
-    paper = column(replace(RISK, credit="uniform")(given))
+    bundles = batch(example.values["r1"], example.values["r2"])
+    draw_advantages = column(RISK(bundles))
+    paper = column(replace(RISK, credit="uniform")(bundles))
     return {"paper": paper[:2], "question_1": draw_advantages[:3], "question_2": draw_advantages[3:]}
 
 

@@ -22,10 +22,10 @@ LOSSES = given_advantages(RL_100, clip=Clip(0.2, 0.2))
 
 def objectives(ratios: Value, advantage: float) -> tuple[Value, Value]:
     """Return the terms of an action's tokens, and their sum."""
-    given, old = np.full(len(ratios), advantage), np.full(len(ratios), -1.0)
+    advantages, old = np.full(len(ratios), advantage), np.full(len(ratios), -1.0)
     new = old + np.log(ratios)
-    alone = [one_rollout(LOSSES, old[[at]], new[[at]], given[[at]])["loss"][0] for at in range(len(ratios))]
-    return -np.array(alone), -len(ratios) * one_rollout(LOSSES, old, new, given)["loss"]
+    alone = [one_rollout(LOSSES, old[[at]], new[[at]], advantages[[at]])["loss"][0] for at in range(len(ratios))]
+    return -np.array(alone), -len(ratios) * one_rollout(LOSSES, old, new, advantages)["loss"]
 
 
 @EXAMPLES.by("offline advantages and the objective over three denoising steps")

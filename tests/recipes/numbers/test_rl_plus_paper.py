@@ -22,14 +22,14 @@ CommonExamples(EXAMPLES, recipes.RL_PLUS, but=[ALONE, UNSCORED], losses=OWN)
 SCRIPT = recipes.RL_PLUS.replace(advantage=GroupRelative(scale="none"), weight=None)
 
 
-def expert(probabilities: Value, old: Value, given: float, **options: float) -> Value:
+def expert(probabilities: Value, old: Value, advantage: float, **options: float) -> Value:
     """Return the decrease of each expert token's loss by its log-prob."""
     surrogate = replace(recipes.RL_PLUS.loss.expert, **options)
     recipe = given_advantages(recipes.RL_PLUS, constant=1.0, entropy=0.0, expert=surrogate)
     result = computed(
         recipe.replace(weight=recipes.RL_PLUS.weight, old_logprob="recomputed"),
         ["gradient.logprob"],
-        members=[{**answers([len(old)], [given])[0], "unsampled": True}],
+        members=[{**answers([len(old)], [advantage])[0], "unsampled": True}],
         columns={"token": {"recomputed_logprob": np.log(old).tolist()}},
         policy={"logprob": np.log(probabilities).tolist()},
     )
@@ -48,10 +48,12 @@ def vocabulary(example: Example) -> Found:
 
 @EXAMPLES.by("advantages of external tokens")
 def explored(example: Example) -> Found:
-    probabilities, given = example.values["pi"], float(example.values["A"])
-    with_exploration = expert(probabilities, probabilities, given, prior=1.0)
+    probabilities, advantage = example.values["pi"], float(example.values["A"])
+    with_exploration = expert(probabilities, probabilities, advantage, prior=1.0)
     return {
-        "advantage": given * with_exploration / expert(probabilities, probabilities, given, prior=1.0, exploration=0.0)
+        "advantage": advantage
+        * with_exploration
+        / expert(probabilities, probabilities, advantage, prior=1.0, exploration=0.0)
     }
 
 

@@ -41,12 +41,12 @@ def factors(recipe: Recipe, *rollouts: tuple[Value, Sequence[Value]]) -> list[Va
         for each, (returns, _) in zip(lengths, rollouts, strict=True)
     ]
     moves = np.concatenate([chunk for _, chunks in rollouts for chunk in chunks])
-    given = [float(value) for returns, _ in rollouts for value in returns]
+    step_returns = [float(value) for returns, _ in rollouts for value in returns]
     gradients = computed(
         recipe,
         ["gradient.logprob"],
         members=members,
-        columns={"step": {"given": given}},
+        columns={"step": {"given": step_returns}},
         policy={"logprob": (moves - 3.0).tolist()},
     )["gradient.logprob"]
     ends = np.cumsum([length for each in lengths for length in each])

@@ -19,14 +19,14 @@ ALONE = "a group of one"
 CommonExamples(EXAMPLES, recipes.ROVER, but=[ALONE], losses=recipes.ROVER)
 
 
-def regressed(recipe: Recipe, given: float, **numbers: Any) -> Found:
+def regressed(recipe: Recipe, reward: float, **numbers: Any) -> Found:
     """Return loss and gradient of one answer with this reward."""
     count = len(numbers["new"])
     return dict(
         computed(
             recipe.replace(advantage=GroupRelative(center="none", scale="none"), minibatches=1),
             ["loss", "gradient.logprob"],
-            members=[{**answers([count], [given])[0], "logprobs": numbers["old"].tolist()}],
+            members=[{**answers([count], [reward])[0], "logprobs": numbers["old"].tolist()}],
             columns={"token": {"old_mean_logprob": numbers["u_old"].tolist()}},
             policy={"logprob": numbers["new"].tolist(), "mean_logprob": numbers["u"].tolist()},
         )

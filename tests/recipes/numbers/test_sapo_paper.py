@@ -17,9 +17,9 @@ LOSSES = given_advantages(recipes.SAPO)
 ONE_STEP = recipes.SAPO.replace(minibatches=1)
 
 
-def alone(log_ratios: Value, given: Value) -> tuple[Value, Value]:
+def alone(log_ratios: Value, advantage_values: Value) -> tuple[Value, Value]:
     """Return losses of tokens, each a rollout of its own batch, and their gradients by log-prob."""
-    pairs = zip(np.atleast_1d(log_ratios), np.broadcast_to(given, np.shape(log_ratios)), strict=True)
+    pairs = zip(np.atleast_1d(log_ratios), np.broadcast_to(advantage_values, np.shape(log_ratios)), strict=True)
     results = [
         single_tokens(LOSSES, np.array([-3.0]), np.array([away - 3.0]), np.array([each])) for away, each in pairs
     ]
@@ -40,10 +40,10 @@ def gates(example: Example) -> Found:
 def gradients(example: Example) -> Found:
     results: Found = {}
     for name in ("positive", "negative"):
-        given = example.values[f"A_{name[:3]}"]
-        gradient = alone(np.log(example.values["r"]), given)[1]
+        advantage_values = example.values[f"A_{name[:3]}"]
+        gradient = alone(np.log(example.values["r"]), advantage_values)[1]
         results[f"gradient_{name}_advantage"] = gradient
-        results[f"weight_{name}_advantage"] = -gradient / (example.values["r"] * given)
+        results[f"weight_{name}_advantage"] = -gradient / (example.values["r"] * advantage_values)
     return results
 
 
@@ -70,9 +70,11 @@ def three_responses(example: Example) -> Found:
 
 @EXAMPLES.by("groups of three and of two share a batch")
 def two_groups(example: Example) -> Found:
-    ratios, given = (np.concatenate([example.values[name] for name in names]) for names in (("r_a", "r_b"), "AB"))
-    old = np.full(len(given), -1.0)
-    return {"loss_by_response": single_tokens(LOSSES, old, old + np.log(ratios), given)["loss"]}
+    ratios, advantage_values = (
+        np.concatenate([example.values[name] for name in names]) for names in (("r_a", "r_b"), "AB")
+    )
+    old = np.full(len(advantage_values), -1.0)
+    return {"loss_by_response": single_tokens(LOSSES, old, old + np.log(ratios), advantage_values)["loss"]}
 
 
 @EXAMPLES.by("two turns with a tool's answer between")
@@ -96,9 +98,9 @@ def second_step(example: Example) -> Found:
 @EXAMPLES.by("one token far off the policy")
 def far_off(example: Example) -> Found:
     away, count = example.values["z"], len(example.values["z"])
-    given = np.full(count, example.values["A"])
-    gradient = one_rollout(LOSSES, np.full(count, -4.0), away - 4.0, given)["gradient.logprob"]
-    return {"gradient_by_token": gradient, "weight": -count * gradient / (np.exp(away) * given)}
+    advantage_values = np.full(count, example.values["A"])
+    gradient = one_rollout(LOSSES, np.full(count, -4.0), away - 4.0, advantage_values)["gradient.logprob"]
+    return {"gradient_by_token": gradient, "weight": -count * gradient / (np.exp(away) * advantage_values)}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -22,11 +22,11 @@ LOCAL = given_advantages(recipes.SAPO_SWARM).replace(old_logprob=recipes.SAPO_SW
 CommonExamples(EXAMPLES, recipes.SAPO_SWARM, but=["the second optimizer step of a batch clips"])
 
 
-def imported(writer: Value, old: Value, new: Value, given: Value) -> Found:
+def imported(writer: Value, old: Value, new: Value, advantage_values: Value) -> Found:
     """Return loss and gradient of another node's tokens, from the log-probs of its model and of the local one."""
     members = [
         {**member, "origin": "imported", "logprobs": [float(logprob)]}
-        for member, logprob in zip(answers([1] * len(old), given.tolist()), writer, strict=True)
+        for member, logprob in zip(answers([1] * len(old), advantage_values.tolist()), writer, strict=True)
     ]
     columns = {"token": {"recomputed_logprob": old.tolist()}}
     names = ["loss", "gradient.logprob"]
@@ -62,11 +62,11 @@ def choice(example: Example) -> Found:
 
 @EXAMPLES.by("external text is scored by the local model: the ratio starts at 1")
 def scored(example: Example) -> Found:
-    writer, old, new, given = (example.values[name] for name in ("writer", "old", "new", "A"))
-    first = imported(writer, old, old, given)
+    writer, old, new, advantage_values = (example.values[name] for name in ("writer", "old", "new", "A"))
+    first = imported(writer, old, old, advantage_values)
     return {
-        "first_ratio": -first["gradient.logprob"] * len(given) / given,
-        "loss": imported(writer, old, new, given)["loss"],
+        "first_ratio": -first["gradient.logprob"] * len(advantage_values) / advantage_values,
+        "loss": imported(writer, old, new, advantage_values)["loss"],
     }
 
 
@@ -83,8 +83,8 @@ def one_mean(example: Example) -> Found:
 
 @EXAMPLES.by("the second optimizer step of a batch clips")
 def second_step(example: Example) -> Found:
-    old, second, given = (example.values[name] for name in ("old", "second", "A"))
-    result = imported(old, old, second, given)
+    old, second, advantage_values = (example.values[name] for name in ("old", "second", "A"))
+    result = imported(old, old, second, advantage_values)
     return {"loss": result["loss"], "has_gradient": result["gradient.logprob"] != 0}
 
 

@@ -40,8 +40,8 @@ def cut(example: Example) -> Found:
 
 @EXAMPLES.by("advantages of groups of four, three and one")
 def groups(example: Example) -> Found:
-    given = [np.atleast_1d(example.values[name]) for name in "RST"]
-    group_advantages = advantages(recipes.SCALING_INTER, *given)
+    reward_groups = [np.atleast_1d(example.values[name]) for name in "RST"]
+    group_advantages = advantages(recipes.SCALING_INTER, *reward_groups)
     return dict(zip(("advantage_a", "advantage_b", "advantage_c"), group_advantages, strict=True))
 
 
@@ -52,17 +52,17 @@ def unscored(example: Example) -> Found:
 
 @EXAMPLES.by("loss at the first and at a later step of a batch")
 def steps(example: Example) -> Found:
-    old, second, reference, given = (example.values[name] for name in ("old", "second", "ref", "A"))
-    entropy = [float(example.values["entropy"])] * len(given)
+    old, second, reference, advantage_values = (example.values[name] for name in ("old", "second", "ref", "A"))
+    entropy = [float(example.values["entropy"])] * len(advantage_values)
     alone = given_advantages(recipes.SCALING_INTER, kl=None, entropy=0.0)
     return {
-        "loss_1": single_tokens(LOSSES, old, old, given, reference_logprob=reference, outputs={"entropy": entropy})[
-            "loss"
-        ],
-        "policy_loss_2": single_tokens(alone, old, second, given)["loss"],
-        "loss_2": single_tokens(LOSSES, old, second, given, reference_logprob=reference, outputs={"entropy": entropy})[
-            "loss"
-        ],
+        "loss_1": single_tokens(
+            LOSSES, old, old, advantage_values, reference_logprob=reference, outputs={"entropy": entropy}
+        )["loss"],
+        "policy_loss_2": single_tokens(alone, old, second, advantage_values)["loss"],
+        "loss_2": single_tokens(
+            LOSSES, old, second, advantage_values, reference_logprob=reference, outputs={"entropy": entropy}
+        )["loss"],
     }
 
 

@@ -58,13 +58,13 @@ def turns(example: Example) -> Found:
 
 @EXAMPLES.by("a later step of the batch")
 def later(example: Example) -> Found:
-    old, new, q, ref, given = (example.values[name].tolist() for name in ("old", "p", "q", "ref", "A"))
+    old, new, q, ref, advantages = (example.values[name].tolist() for name in ("old", "p", "q", "ref", "A"))
     result = computed(
         GIVEN,
         ["loss"],
         members=[
             {"path": "1 | 3", "reward": reward, "logprobs": [logprob]}
-            for reward, logprob in zip(given, old, strict=True)
+            for reward, logprob in zip(advantages, old, strict=True)
         ],
         columns={"token": {"teacher_logprob": q, "reference_logprob": ref}},
         policy={"logprob": new},

@@ -105,7 +105,7 @@ def unscored(example: Example) -> Found:
     return {"advantage": np.array([*factors[:-1], np.nan])}
 
 
-def with_factor(factor: float, ratio: Value, given: Value, mask: Value) -> Mapping[str, Value]:
+def with_factor(factor: float, ratio: Value, advantages: Value, mask: Value) -> Mapping[str, Value]:
     """Return loss and gradient of a rollout whose group has this factor; the untrained member answers differently."""
     recipe = given_advantages(recipes.SEED_GRPO).replace(
         advantage=GroupRelative(column="given", level="token", center="none", scale="none"),
@@ -114,7 +114,7 @@ def with_factor(factor: float, ratio: Value, given: Value, mask: Value) -> Mappi
     one, other = answered(np.zeros(2), [0, 1])
     members = [{**one, "path": path_of(mask)}, {**other, "trainable": [0]}]
     new = np.log(ratio[mask > 0]) - 1.0
-    tokens = {"given": [*given[mask > 0], 0.0]}
+    tokens = {"given": [*advantages[mask > 0], 0.0]}
     names = ["loss", "gradient.logprob"]
     return computed(recipe, names, members=members, columns={"token": tokens}, policy={"logprob": [*new, -1.0]})
 

@@ -28,11 +28,13 @@ CODE = SPO.replace(
 """The recipe with the normalisation and the value clip of the authors' code."""
 
 
-def by_ratio(ratio: Value, given: Value) -> tuple[Value, Value, Value]:
+def by_ratio(ratio: Value, advantages: Value) -> tuple[Value, Value, Value]:
     """Return the loss, the objective of each action, and its slope by the ratio."""
     old, new = np.full(len(ratio), -1.0), np.log(ratio) - 1.0
-    result = single_tokens(LOSSES, old, new, given)
-    alone = [single_tokens(LOSSES, *(each[[at]] for each in (old, new, given)))["loss"] for at in range(len(ratio))]
+    result = single_tokens(LOSSES, old, new, advantages)
+    alone = [
+        single_tokens(LOSSES, *(each[[at]] for each in (old, new, advantages)))["loss"] for at in range(len(ratio))
+    ]
     return result["loss"], -np.concatenate(alone), -result["gradient.logprob"] * len(ratio) / ratio
 
 

@@ -85,9 +85,9 @@ def groups_of_their_own(example: Example) -> Found:
 @EXAMPLES.by("loss, two optimizer steps")
 def two_steps(example: Example) -> Found:
     losses = given_advantages(recipes.SPARK)
-    old, second, given, reference = (example.values[name] for name in ("old", "second", "A", "ref"))
+    old, second, advantage_values, reference = (example.values[name] for name in ("old", "second", "A", "ref"))
     return {
-        f"{name}_loss": single_tokens(losses, old, now, given, reference_logprob=reference)["loss"]
+        f"{name}_loss": single_tokens(losses, old, now, advantage_values, reference_logprob=reference)["loss"]
         for name, now in (("first", old), ("second", second))
     }
 

@@ -55,10 +55,10 @@ def weight(example: Example) -> Found:
 
 @EXAMPLES.by("covariances")
 def covariances(example: Example) -> Found:
-    given, logprobs = example.values["A"], example.values["lp"]
+    advantage_values, logprobs = example.values["A"], example.values["lp"]
     policy = next(iter(recipes.SPEAR.losses())).loss
     losses = given_advantages(recipes.SPEAR, constant=1.0, mask=replace(policy.mask, low=2.0, high=60.0))
-    gradient = single_tokens(losses, logprobs, logprobs, given)["gradient.logprob"]
+    gradient = single_tokens(losses, logprobs, logprobs, advantage_values)["gradient.logprob"]
     return {"candidate": gradient == 0, "tokens_left_out": np.sum(gradient == 0)}
 
 

@@ -53,9 +53,9 @@ def targets(chances: Sequence[float], beta: float) -> Value:
 
 @EXAMPLES.by("win probabilities of groups of three and of two")
 def win_rates(example: Example) -> Found:
-    given = example.values["s"], example.values["u"]
-    first, second = wins(*given)
-    alone = wins(*given, recipe=recipes.SPPO.replace(reward=replace(recipes.SPPO.reward, include_self=False)))[0]
+    score_groups = example.values["s"], example.values["u"]
+    first, second = wins(*score_groups)
+    alone = wins(*score_groups, recipe=recipes.SPPO.replace(reward=replace(recipes.SPPO.reward, include_self=False)))[0]
     return {"win": first, "win_second_group": second, "best_and_worst_if_self_did_not_count": alone[[0, 2]]}
 
 

@@ -71,7 +71,7 @@ def self_play_weights(example: Example) -> Found:
     }  # for two solvers
 
 
-def policy_loss(old: Value, new: Value, given: Value) -> Mapping[str, Value]:
+def policy_loss(old: Value, new: Value, advantages: Value) -> Mapping[str, Value]:
     """Return the loss of one-token solvers with these advantages, and its gradient."""
     recipe = ONE_STEP.replace(
         advantage=GroupRelative(center="none", scale="none"),
@@ -79,7 +79,7 @@ def policy_loss(old: Value, new: Value, given: Value) -> Mapping[str, Value]:
     )
     members = [
         {"path": "1 | 3", "reward": reward, "logprobs": [logprob], "facts": {"proposer": 0}}
-        for reward, logprob in zip(given.tolist(), old.tolist(), strict=True)
+        for reward, logprob in zip(advantages.tolist(), old.tolist(), strict=True)
     ]
     return computed(recipe, ["loss", "gradient.logprob"], members=members, policy={"logprob": new.tolist()})
 

@@ -53,10 +53,12 @@ def masked(example: Example) -> Found:
 
 @EXAMPLES.by("loss after a step, with a third clip for negative advantages")
 def clipped(example: Example) -> Found:
-    old, given = np.full(len(example.values["A"]), -2.0), example.values["A"]
+    old, advantage_values = np.full(len(example.values["A"]), -2.0), example.values["A"]
     new = old + np.log(example.values["rho"])
-    alone = [single_tokens(LOSSES, *(each[[at]] for each in (old, new, given)))["loss"] for at in range(len(old))]
-    return {"losses": np.concatenate(alone), "mean": single_tokens(LOSSES, old, new, given)["loss"]}
+    alone = [
+        single_tokens(LOSSES, *(each[[at]] for each in (old, new, advantage_values)))["loss"] for at in range(len(old))
+    ]
+    return {"losses": np.concatenate(alone), "mean": single_tokens(LOSSES, old, new, advantage_values)["loss"]}
 
 
 def diverged(now: Value, reference: Value, simulated: Value) -> Value:

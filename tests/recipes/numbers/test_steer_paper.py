@@ -22,13 +22,13 @@ EXPONENTIAL = recipes.STEER.loss.mask
 LINEAR = replace(EXPONENTIAL, kind="linear")
 
 
-def weights(mask: Mask, old: Value, new: Value, entropies: Value, given: Value, trained: Any = 1.0) -> Value:
+def weights(mask: Mask, old: Value, new: Value, entropies: Value, advantages: Value, trained: Any = 1.0) -> Value:
     """Return weights of tokens with these probabilities, entropies and advantages."""
     streams = {
         "weight_kl": np.ones(len(new)) * trained,
         "old_logprob": np.log(old),
-        "advantage_positive": np.maximum(given, 0.0) * trained,
-        "advantage_negative": np.minimum(given, 0.0) * trained,
+        "advantage_positive": np.maximum(advantages, 0.0) * trained,
+        "advantage_negative": np.minimum(advantages, 0.0) * trained,
     }
     logprobs, log_ratios = torch.from_numpy(np.log(new)), torch.from_numpy(np.log(new / old))
     tokens = Tokens(
@@ -41,11 +41,11 @@ def weights(mask: Mask, old: Value, new: Value, entropies: Value, given: Value, 
     return positive.numpy()
 
 
-def trained(mask: Mask, old: Value, new: Value, entropies: Value, given: Value) -> Found:
+def trained(mask: Mask, old: Value, new: Value, entropies: Value, advantages: Value) -> Found:
     """Return loss, and its gradient by log-prob, of tokens with these probabilities, entropies and advantages."""
     members = [
         {**member, "logprobs": [float(logprob)]}
-        for member, logprob in zip(answers([1] * len(old), given.tolist()), np.log(old), strict=True)
+        for member, logprob in zip(answers([1] * len(old), advantages.tolist()), np.log(old), strict=True)
     ]
     return dict(
         computed(
@@ -69,11 +69,11 @@ def five(example: Example) -> Found:
 @EXAMPLES.by("tiny changes: the floor of 0.02")
 def tiny(example: Example) -> Found:
     old, new, entropies = (example.values[name] for name in ("old", "pi", "H"))
-    given = np.full(2, example.values["A"])
+    advantages = np.full(2, example.values["A"])
     code = replace(EXPONENTIAL, largest_at_least=0.02)
     return {
-        "weight": weights(EXPONENTIAL, old, new, entropies, given),
-        "weight_code": weights(code, old, new, entropies, given),
+        "weight": weights(EXPONENTIAL, old, new, entropies, advantages),
+        "weight_code": weights(code, old, new, entropies, advantages),
     }
 
 
@@ -88,23 +88,25 @@ def equal(example: Example) -> Found:
 @EXAMPLES.by("the loss of two responses of unequal length")
 def unequal(example: Example) -> Found:
     """Entropies at which the changes of entropy give the weights of the example."""
-    ratios, given, expected_weights = (example.values[name] for name in ("ratio", "A", "w"))
+    ratios, advantages, expected_weights = (example.values[name] for name in ("ratio", "A", "w"))
     new = np.full(5, 0.4)
     changes = np.log(expected_weights) / np.log(EXPONENTIAL.low)
-    entropies = changes / (np.abs(given) * ratios * (1 - new)) - np.log(new)
-    np.testing.assert_allclose(weights(EXPONENTIAL, new / ratios, new, entropies, given), expected_weights, rtol=1e-6)
-    result = trained(EXPONENTIAL, new / ratios, new, entropies, given)
+    entropies = changes / (np.abs(advantages) * ratios * (1 - new)) - np.log(new)
+    np.testing.assert_allclose(
+        weights(EXPONENTIAL, new / ratios, new, entropies, advantages), expected_weights, rtol=1e-6
+    )
+    result = trained(EXPONENTIAL, new / ratios, new, entropies, advantages)
     return {"loss": result["loss"], "gradient_wrt_logp_times_tokens": 5 * result["gradient.logprob"]}
 
 
 @EXAMPLES.by("the second optimizer step of a batch: weights are computed again")
 def later_step(example: Example) -> Found:
-    old, second, entropies, given = (example.values[name] for name in ("old", "second", "H", "A"))
+    old, second, entropies, advantages = (example.values[name] for name in ("old", "second", "H", "A"))
     assert recipes.STEER.minibatches == 16
     return {
-        "weight_first": weights(EXPONENTIAL, old, old, entropies, given),
-        "weight_second": weights(EXPONENTIAL, old, second, entropies, given),
-        "loss_second": trained(EXPONENTIAL, old, second, entropies, given)["loss"],
+        "weight_first": weights(EXPONENTIAL, old, old, entropies, advantages),
+        "weight_second": weights(EXPONENTIAL, old, second, entropies, advantages),
+        "loss_second": trained(EXPONENTIAL, old, second, entropies, advantages)["loss"],
     }
 
 

@@ -40,16 +40,16 @@ def coverage(example: Example) -> Found:
 
 def loss(*paths: tuple[Value, Value], unscored: int = 0) -> Value:
     """Return the loss of paths with these weights and log-probs; further paths have no value."""
-    lengths = [len(given) for given, _ in paths]
+    lengths = [len(advantages) for advantages, _ in paths]
     members = [{"path": path(length), "reward": 0.0} for length in lengths]
     members += [{"path": path(2)}] * unscored
-    given = np.concatenate([each for each, _ in paths] + [np.full(2, 9.0)] * unscored)
+    advantages = np.concatenate([each for each, _ in paths] + [np.full(2, 9.0)] * unscored)
     logprobs = np.concatenate([each for _, each in paths] + [np.full(2, -1.0)] * unscored)
     return computed(
         GIVEN,
         ["loss"],
         members=members,
-        columns={"token": {"given": given.tolist()}},
+        columns={"token": {"given": advantages.tolist()}},
         policy={"logprob": logprobs.tolist()},
     )["loss"]
 

@@ -67,23 +67,26 @@ def pair(example: Example) -> Found:
     }
 
 
-def objective(lengths: Sequence[int], ratios: Value, given: Value) -> Value:
+def objective(lengths: Sequence[int], ratios: Value, advantage_values: Value) -> Value:
     """Return the objective of solutions of several tokens, which have equal shares of the solution's log-ratio."""
     moved = np.repeat(ratios / lengths, lengths) - 1.0
-    members = answers(lengths, given.tolist())
+    members = answers(lengths, advantage_values.tolist())
     return -computed(LOSSES, ["loss"], members=members, policy={"logprob": moved.tolist()})["loss"]
 
 
 @EXAMPLES.by("first and second step on one batch")
 def steps(example: Example) -> Found:
     assert TEMP_SAMP.epochs * TEMP_SAMP.minibatches == 1
-    given, ratios, lengths = example.values["A"], example.values["logr"], [1, 3, 2]
+    advantage_values, ratios, lengths = example.values["A"], example.values["logr"], [1, 3, 2]
     return {
-        "objective_first_step": objective(lengths, np.zeros(3), given),
+        "objective_first_step": objective(lengths, np.zeros(3), advantage_values),
         "terms": np.concatenate(
-            [objective(lengths[at : at + 1], ratios[[at]], given[[at]]) for at in range(len(given))]
+            [
+                objective(lengths[at : at + 1], ratios[[at]], advantage_values[[at]])
+                for at in range(len(advantage_values))
+            ]
         ),
-        "objective_second_step": objective(lengths, ratios, given),
+        "objective_second_step": objective(lengths, ratios, advantage_values),
     }
 
 

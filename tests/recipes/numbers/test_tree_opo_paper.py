@@ -77,8 +77,10 @@ def unscored(example: Example) -> Found:
 
 @EXAMPLES.by("advantages stay over the steps of a batch")
 def later_step(example: Example) -> Found:
-    old, moved, given = np.full(2, -1.0), example.values["d"] - 1.0, example.values["a"]
-    return {name: single_tokens(LOSSES, old, new, given)["loss"] for name, new in (("first", old), ("second", moved))}
+    old, moved, advantages = np.full(2, -1.0), example.values["d"] - 1.0, example.values["a"]
+    return {
+        name: single_tokens(LOSSES, old, new, advantages)["loss"] for name, new in (("first", old), ("second", moved))
+    }
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

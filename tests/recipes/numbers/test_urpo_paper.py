@@ -51,8 +51,8 @@ def unscored(example: Example) -> Found:
 
 @EXAMPLES.by("the referee of the next iteration is the new policy")
 def next_iteration(example: Example) -> Found:
-    given = [example.values[name] for name in ("first", "second")]
-    group_advantages = advantages(recipes.URPO, *given, facts={"ordered": -1.0})
+    reward_groups = [example.values[name] for name in ("first", "second")]
+    group_advantages = advantages(recipes.URPO, *reward_groups, facts={"ordered": -1.0})
     return {"iteration_1": group_advantages[0], "iteration_2": group_advantages[1]}
 
 

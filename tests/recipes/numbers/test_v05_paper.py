@@ -107,9 +107,12 @@ def later(example: Example) -> Found:
 
 @EXAMPLES.by("objective after a step")
 def objective(example: Example) -> Found:
-    old, new, given = np.full(3, -1.0), np.log(example.values["rho"]) - 1.0, example.values["A"]
-    alone = [single_tokens(LOSSES, old[[at]], new[[at]], given[[at]])["loss"] for at in range(3)]
-    return {"surrogate": -np.concatenate(alone), "objective": -single_tokens(LOSSES, old, new, given)["loss"]}
+    old, new, advantage_values = np.full(3, -1.0), np.log(example.values["rho"]) - 1.0, example.values["A"]
+    alone = [single_tokens(LOSSES, old[[at]], new[[at]], advantage_values[[at]])["loss"] for at in range(3)]
+    return {
+        "surrogate": -np.concatenate(alone),
+        "objective": -single_tokens(LOSSES, old, new, advantage_values)["loss"],
+    }
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

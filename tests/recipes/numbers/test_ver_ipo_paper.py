@@ -40,7 +40,10 @@ def paired(members: list[dict[str, Any]]) -> Value:
     pair, sign = batch.column("pair", "draw"), batch.column("advantage", "draw")
     assert not sign[pair < 0].any()
     return np.array(
-        [[np.flatnonzero((pair == of) & (sign == side))[0] for side in (1, -1)] for of in range(int(pair.max()) + 1)]
+        [
+            [np.flatnonzero((pair == pair_id) & (sign == side))[0] for side in (1, -1)]
+            for pair_id in range(int(pair.max()) + 1)
+        ]
     )
 
 

@@ -88,11 +88,11 @@ def against_roles(games: Sequence[Sequence[Sequence[float]]], decay: float | Non
     return [result["draw.advantage"] for result in run(Case("", recipe, iterations, {}, {}), recipe, "sequence", 0)]
 
 
-def players(given: Mapping[str, Value], place: int) -> list[float]:
+def players(values: Mapping[str, Value], place: int) -> list[float]:
     """Return rewards of a game: the spy, one civilian, and two others that give the civilians the example's mean."""
-    player = float(given["player"][place]) if "player" in given else float(given["civ"][place])
-    others = (3.0 * float(given["civ"][place]) - player) / 2.0
-    return [float(given["spy"][place]), player, others, others]
+    player = float(values["player"][place]) if "player" in values else float(values["civ"][place])
+    others = (3.0 * float(values["civ"][place]) - player) / 2.0
+    return [float(values["spy"][place]), player, others, others]
 
 
 @EXAMPLES.by("baselines over two games")

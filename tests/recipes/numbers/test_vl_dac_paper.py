@@ -54,9 +54,9 @@ def normalised(example: Example) -> Found:
     return {"normalised": whitened(example.values["A"]), "of_one": whitened(example.values["one"])}
 
 
-def step_loss(lengths: list[int], given: Value, **more: Any) -> Found:
+def step_loss(lengths: list[int], advantages: Value, **more: Any) -> Found:
     """Return loss and gradients of steps with these token counts, one in each rollout."""
-    members = answers(lengths, given.tolist(), **more.pop("member", {}))
+    members = answers(lengths, advantages.tolist(), **more.pop("member", {}))
     return dict(computed(more.pop("losses", LOSSES), ["loss", "gradient.logprob"], members=members, **more))
 
 
@@ -93,11 +93,12 @@ def after_an_update(example: Example) -> Found:
 @EXAMPLES.by("a ratio above 10 with a negative advantage")
 def far(example: Example) -> Found:
     """Each token is computed alone, without the divergence."""
-    losses, given = given_advantages(recipes.VL_DAC, drift=None), example.values["A"].reshape(1)
+    losses, advantages = given_advantages(recipes.VL_DAC, drift=None), example.values["A"].reshape(1)
     logprobs = np.log(example.values["rho"]) - 1.0
     return {
         "tokens": [
-            step_loss([1], given, losses=losses, policy={"logprob": [logprob]})["loss"] for logprob in logprobs.tolist()
+            step_loss([1], advantages, losses=losses, policy={"logprob": [logprob]})["loss"]
+            for logprob in logprobs.tolist()
         ]
     }
 

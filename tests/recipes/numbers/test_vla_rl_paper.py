@@ -29,21 +29,21 @@ def acted(tokens: int, rewards: Value) -> dict[str, Any]:
     return {"path": path, "steps": [{"reward": reward} for reward in rewards.tolist()], "reward": float(rewards[-1])}
 
 
-def moved(recipe: Recipe, log_ratios: Value, given: Value) -> Found:
+def moved(recipe: Recipe, log_ratios: Value, advantage: Value) -> Found:
     """Return loss and gradient of actions with these token log-ratios, `[actions, tokens]`, and advantages."""
     names, policy = ["loss", "gradient.logprob"], {"logprob": (log_ratios.ravel() - 1.0).tolist()}
-    return dict(computed(recipe, names, members=[acted(log_ratios.shape[1], given)], policy=policy))
+    return dict(computed(recipe, names, members=[acted(log_ratios.shape[1], advantage)], policy=policy))
 
 
 @EXAMPLES.by("an action of three tokens, one ratio")
 def action(example: Example) -> Found:
-    log_ratios, given = example.values["d"], example.values["A"]
-    terms = [moved(LOSSES, log_ratios[[at]], given[[at]])["loss"] for at in range(3)]
-    free = moved(LOSSES.replace(loss=replace(POLICY, clip=None)), log_ratios, given)["gradient.logprob"]
+    log_ratios, advantages = example.values["d"], example.values["A"]
+    terms = [moved(LOSSES, log_ratios[[at]], advantages[[at]])["loss"] for at in range(3)]
+    free = moved(LOSSES.replace(loss=replace(POLICY, clip=None)), log_ratios, advantages)["gradient.logprob"]
     return {
         "terms": np.concatenate(terms),
-        "loss": moved(LOSSES, log_ratios, given)["loss"],
-        "ratio": -3 * free[::3] / given,
+        "loss": moved(LOSSES, log_ratios, advantages)["loss"],
+        "ratio": -3 * free[::3] / advantages,
     }
 
 

@@ -23,13 +23,13 @@ ALONE = given_advantages(VPPO, drift=None)
 """The clipped loss of given advantages, without the drift."""
 
 
-def masked(old: Value, new: Value, given: Value, mask: Value, lengths: Sequence[int]) -> Found:
+def masked(old: Value, new: Value, advantages: Value, mask: Value, lengths: Sequence[int]) -> Found:
     """Return loss and gradient of rollouts whose tokens have these advantages and, from their dependence, this mask."""
     recipe = ALONE.replace(advantage=GroupRelative(column="given", level="token", center="none", scale="none"))
     members = answers(lengths, [1] * len(lengths))
     for member, logprobs in zip(members, np.split(old, np.cumsum(lengths)[:-1]), strict=True):
         member["logprobs"] = logprobs.tolist()
-    tokens = {"given": given.tolist(), "dependency": mask.tolist()}
+    tokens = {"given": advantages.tolist(), "dependency": mask.tolist()}
     names = ["loss", "gradient.logprob"]
     return dict(computed(recipe, names, members=members, columns={"token": tokens}, policy={"logprob": new.tolist()}))
 

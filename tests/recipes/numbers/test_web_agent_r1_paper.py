@@ -16,13 +16,13 @@ CommonExamples(EXAMPLES, recipes.WEB_AGENT_R1)
 
 @EXAMPLES.by("a turn-averaged objective")
 def turns(example: Example) -> Found:
-    given = example.values["A"].tolist()
+    advantages = example.values["A"].tolist()
     result = computed(
         given_advantages(recipes.WEB_AGENT_R1),
         ["loss", "gradient.logprob"],
         members=[
-            {"path": "1 | 3*2 ~ 9 | 4*4", "reward": given[0]},
-            {"path": "1 | 5*3", "reward": given[1]},
+            {"path": "1 | 3*2 ~ 9 | 4*4", "reward": advantages[0]},
+            {"path": "1 | 5*3", "reward": advantages[1]},
         ],
         columns={"token": {"reference_logprob": [-1.0] * 9}},
     )

@@ -145,9 +145,9 @@ def tool_tokens(example: Example) -> Found:
 
 @EXAMPLES.by("tokens that another policy sampled")
 def off_policy(example: Example) -> Found:
-    given, old = example.values["A"], np.full(len(example.values["A"]), -1.0)
+    advantages, old = example.values["A"], np.full(len(example.values["A"]), -1.0)
     new = old + np.log(example.values["ratio"])
-    alone = [single_tokens(LOSSES, *(each[[at]] for each in (old, new, given)))["loss"] for at in range(len(old))]
+    alone = [single_tokens(LOSSES, *(each[[at]] for each in (old, new, advantages)))["loss"] for at in range(len(old))]
     return {"objective": -np.concatenate(alone)}
 
 
