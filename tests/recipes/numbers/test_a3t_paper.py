@@ -22,7 +22,7 @@ WEIGHTED = recipes.A3T.replace(reward=OutcomeScore(), advantage=GroupRelative(ce
 """The recipe with the weights of an example as scores."""
 
 
-def tried(group: str, successes: int, failures: int) -> list[dict[str, Any]]:
+def task_trajectories(group: str, successes: int, failures: int) -> list[dict[str, Any]]:
     """Return one-token trajectories of a task: those that solved it, then the others."""
     outcomes = [True] * successes + [False] * failures
     return [{"group": group, "path": "1 | 3", "reward": float(each), "success": each} for each in outcomes]
@@ -59,7 +59,9 @@ def one_task(example: Example) -> Found:
 @EXAMPLES.by("tasks with unequal numbers of successes and failures")
 def unequal(example: Example) -> Found:
     successes, failures = (example.values[name].astype(int).tolist() for name in ("successes", "failures"))
-    groups = [tried(str(place), *counts) for place, counts in enumerate(zip(successes, failures, strict=True))]
+    groups = [
+        task_trajectories(str(place), *counts) for place, counts in enumerate(zip(successes, failures, strict=True))
+    ]
     group_weights = np.split(weights(*chain(*groups)), np.cumsum([len(group) for group in groups])[:-1])
     return {
         "weight_success": [each[:count].max(initial=0.0) for each, count in zip(group_weights, successes, strict=True)],
@@ -71,7 +73,7 @@ def unequal(example: Example) -> Found:
 @EXAMPLES.by("a task with one trajectory")
 def alone(example: Example) -> Found:
     del example
-    return {"weight": weights(*tried("solved", 1, 0), *tried("failed", 0, 1))}
+    return {"weight": weights(*task_trajectories("solved", 1, 0), *task_trajectories("failed", 0, 1))}
 
 
 @EXAMPLES.by("a synthesised step has no ratio")
@@ -111,7 +113,7 @@ def accumulated(example: Example) -> Found:
 @EXAMPLES.by("one trajectory of four has no result (convention)")
 def unscored(example: Example) -> Found:
     del example
-    draw_weights = weights(*tried("task", 1, 2), {"group": "task", "path": "1 | 3"})
+    draw_weights = weights(*task_trajectories("task", 1, 2), {"group": "task", "path": "1 | 3"})
     return {"weight": [*draw_weights[:3], np.nan if draw_weights[3] == 0 else draw_weights[3]]}
 
 

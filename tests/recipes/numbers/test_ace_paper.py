@@ -76,7 +76,7 @@ def unscored(example: Example) -> Found:
     return {"advantage": np.array([*result[:-1], np.nan])}
 
 
-def in_the_loss(ratio: Value, advantages: Value, factor: Value) -> dict[str, Any]:
+def loss_and_gradient(ratio: Value, advantages: Value, factor: Value) -> dict[str, Any]:
     """Return loss and gradient of one-token rollouts with these advantages and factors of negative ones."""
     recipe = given_advantages(recipes.ACE).replace(weight=RELU)
     columns = {"token": {"reference_logprob": (-1.0 - (factor - 1.0) / RELU.alpha).tolist()}}
@@ -87,12 +87,12 @@ def in_the_loss(ratio: Value, advantages: Value, factor: Value) -> dict[str, Any
 
 @EXAMPLES.by("the scaled advantage in the clipped loss")
 def clipped(example: Example) -> Found:
-    return {"loss": in_the_loss(*(example.values[name] for name in ("ratio", "A", "factor")))["loss"]}
+    return {"loss": loss_and_gradient(*(example.values[name] for name in ("ratio", "A", "factor")))["loss"]}
 
 
 @EXAMPLES.by("a second optimizer step with the factor of the first")
 def second_step(example: Example) -> Found:
-    result = in_the_loss(*(example.values[name] for name in ("second", "A", "factor")))
+    result = loss_and_gradient(*(example.values[name] for name in ("second", "A", "factor")))
     return {"loss": result["loss"], "has_gradient": result["gradient.logprob"] != 0}
 
 

@@ -66,7 +66,7 @@ def weights(example: Example) -> Found:
     }
 
 
-def of_both(plain: Sequence[float], hinted: Sequence[float]) -> tuple[Value, Value]:
+def both_advantages(plain: Sequence[float], hinted: Sequence[float]) -> tuple[Value, Value]:
     """Return advantages of the plain and the hinted rollouts of a group, without and with the factors, as rows."""
     members = [
         {"path": "1 | 3", "reward": float(reward), "facts": {"hinted": kind}}
@@ -80,7 +80,7 @@ def of_both(plain: Sequence[float], hinted: Sequence[float]) -> tuple[Value, Val
 
 @EXAMPLES.by("advantages of four rollouts without and three with a hint")
 def factors(example: Example) -> Found:
-    plain, hinted = of_both(example.values["plain"], example.values["hinted"])
+    plain, hinted = both_advantages(example.values["plain"], example.values["hinted"])
     return {
         "difficulty": plain[1, :1] / plain[0, :1] - 1.0,
         "difficulty_hinted": 2.0 - hinted[1, -1:] / hinted[0, -1:],
@@ -91,7 +91,7 @@ def factors(example: Example) -> Found:
 
 @EXAMPLES.by("a group of one of each kind")
 def alone(example: Example) -> Found:
-    plain, hinted = of_both(example.values["plain"], example.values["hinted"])
+    plain, hinted = both_advantages(example.values["plain"], example.values["hinted"])
     return {"centred_plain": plain[1], "centred_hinted": hinted[1]}
 
 

@@ -30,13 +30,13 @@ def member(group: str, reward: float, *, tilted: bool = True, **more: Any) -> di
     return {"group": group, "path": "1 | 3", "reward": reward, "facts": {"tilted": int(tilted)}, **more}
 
 
-def after(entropy: float) -> Recipe:
+def recipe_after(entropy: float) -> Recipe:
     """Return the recipe in the iteration after one that ended at this entropy."""
     record = IterationRecord.of(rollouts([member("a", 0.0)], 0), {"entropy": entropy})
     return RECIPE.at(1, RECIPE.next_states({}, record))
 
 
-def kept(recipe: Recipe, *groups: Sequence[float]) -> list[Value]:
+def kept_tilted(recipe: Recipe, *groups: Sequence[float]) -> list[Value]:
     """Return which samples at temperature T are kept, for groups with these rewards and as many plain, better ones."""
     members = [
         member(str(place), reward if tilted else 2.0, tilted=tilted)
@@ -52,7 +52,7 @@ def kept(recipe: Recipe, *groups: Sequence[float]) -> list[Value]:
 @EXAMPLES.by("entropy below, at and above the target")
 def temperature(example: Example) -> Found:
     results = []
-    for recipe in (RECIPE.at(0), *map(after, example.values["H"][1:].tolist())):
+    for recipe in (RECIPE.at(0), *map(recipe_after, example.values["H"][1:].tolist())):
         assert isinstance(recipe.rollout, Rounds)
         assert recipe.rollout.members.others is not None
         results.append(recipe.rollout.members.others.temperature)
@@ -62,20 +62,20 @@ def temperature(example: Example) -> Found:
 @EXAMPLES.by("which samples of the regulator are kept, and how many are used")
 def used(example: Example) -> Found:
     given = example.values
-    one, other, third = kept(RECIPE.at(0), given["R"], given["S"], given["U"])
+    one, other, third = kept_tilted(RECIPE.at(0), given["R"], given["S"], given["U"])
     pairs = [[1.0, 0.0]] * int(given["kept_in_all"])
     return {
         "keep_r": one,
         "keep_s": other,
         "keep_u": third,
-        "used_below_target": np.sum(kept(after(0.42), *pairs)),
-        "used_above_target": np.sum(kept(after(0.61), *pairs)),
+        "used_below_target": np.sum(kept_tilted(recipe_after(0.42), *pairs)),
+        "used_above_target": np.sum(kept_tilted(recipe_after(0.61), *pairs)),
     }
 
 
 def test_at_most_sixty_samples_take_a_place() -> None:
-    assert np.sum(kept(after(0.42), *[[1.0, 0.0]] * 70)) == 60
-    assert np.sum(kept(after(0.61), *[[1.0, 0.0]] * 70)) == 30
+    assert np.sum(kept_tilted(recipe_after(0.42), *[[1.0, 0.0]] * 70)) == 60
+    assert np.sum(kept_tilted(recipe_after(0.61), *[[1.0, 0.0]] * 70)) == 30
 
 
 @EXAMPLES.by("rows of the batch: two of the regulator take the place of two")
@@ -113,7 +113,7 @@ def loss(example: Example) -> Found:
 def alone(example: Example) -> Found:
     rewards = np.ravel(example.values["R"]).tolist()
     group_alone = advantages(plain_reward(RECIPE).replace(weight=None), rewards, facts={"tilted": 1})
-    return {"advantage": group_alone[0], "keep": kept(RECIPE, rewards)[0]}
+    return {"advantage": group_alone[0], "keep": kept_tilted(RECIPE, rewards)[0]}
 
 
 @EXAMPLES.by("one rollout of four has no score (convention)")

@@ -30,7 +30,7 @@ WEIGHTED = recipes.ARES.replace(
 """The recipe with the advantages of an example as scores."""
 
 
-def explored(counts: Any, difficulty: Any, won: Any, target: float, kind: Any = "paper") -> Value:
+def exploration_bonus(counts: Any, difficulty: Any, won: Any, target: float, kind: Any = "paper") -> Value:
     """Return the bonus of draws with these amounts of exploration, against a target of each difficulty."""
     counts, difficulty = np.asarray(counts, np.float64), np.asarray(difficulty, np.int64)
     means, spreads = (
@@ -56,15 +56,15 @@ def explored(counts: Any, difficulty: Any, won: Any, target: float, kind: Any = 
 @EXAMPLES.by("targets, multiplier and rewards of one bucket")
 def bucket(example: Example) -> Found:
     right, target = example.values["right"], float(example.values["target"])
-    bonus = explored(example.values["N"], [EASY] * 3, right, target)
-    all_wrong = explored(example.values["N"], [EASY] * 3, [0, 0, 0], target)
+    bonus = exploration_bonus(example.values["N"], [EASY] * 3, right, target)
+    all_wrong = exploration_bonus(example.values["N"], [EASY] * 3, [0, 0, 0], target)
     return {"multiplier": all_wrong[1] / -5.0, "reward": right + bonus}
 
 
 @EXAMPLES.by("the target of the same batch makes the multiplier zero")
 def same_batch(example: Example) -> Found:
     counts = example.values["N"]
-    return {"multiplier": -explored(counts, [EASY] * 3, [0, 0, 0], float(counts.mean())).min()}
+    return {"multiplier": -exploration_bonus(counts, [EASY] * 3, [0, 0, 0], float(counts.mean())).min()}
 
 
 @EXAMPLES.by("deviation by difficulty")
@@ -74,7 +74,7 @@ def deviations(example: Example) -> Found:
     for name, level in (("easy", EASY), ("medium", MEDIUM), ("hard", HARD)):
         counts = np.array([*(example.values["D"] + 10.0), 30.0])
         multiplier = (counts.mean() - 10.0) / (counts.var() + 1e-6)
-        results[name] = -explored(counts, [level] * 3, [0, 0, 1], 10.0)[:2] / multiplier
+        results[name] = -exploration_bonus(counts, [level] * 3, [0, 0, 1], 10.0)[:2] / multiplier
     return results
 
 
@@ -82,7 +82,7 @@ def deviations(example: Example) -> Found:
 def code(example: Example) -> Found:
     del example
     won = [1, 1, 1, 0, 0]
-    bonus = explored([16, 10, 2, 10, 20], [EASY, HARD, HARD, EASY, HARD], won, 10.0, "code")
+    bonus = exploration_bonus([16, 10, 2, 10, 20], [EASY, HARD, HARD, EASY, HARD], won, 10.0, "code")
     names = ("easy_right", "hard_right", "hard_right_short", "easy_wrong", "hard_wrong")
     return dict(zip(names, np.array(won) + bonus, strict=True))
 

@@ -35,7 +35,7 @@ def episode(
     )
 
 
-def of_heads(heads: Value, alpha: float) -> tuple[Value, Value]:
+def head_logprobs(heads: Value, alpha: float) -> tuple[Value, Value]:
     """Return log-probs of all bins of a dimension, and the soft values at its place."""
     count = len(heads)
     rows = torch.from_numpy(np.tile(heads, (count, 1)))
@@ -47,7 +47,7 @@ def of_heads(heads: Value, alpha: float) -> tuple[Value, Value]:
 @EXAMPLES.by("two dimensions of three bins")
 def dimensions(example: Example) -> Found:
     alpha, action, results = float(example.values["alpha"]), (0, 1), {}
-    logprobs, values = zip(*(of_heads(example.values[name], alpha) for name in ("h1", "h2")), strict=True)
+    logprobs, values = zip(*(head_logprobs(example.values[name], alpha) for name in ("h1", "h2")), strict=True)
 
     def advantages(logprob: Value, value: Value, tokens: int) -> Value:
         """Return, for actions of the last step, the errors of Q to a target of 0, minus the value."""

@@ -105,7 +105,7 @@ def vehicle(example: Example) -> Found:
     }
 
 
-def imitated(scores: Value, right: int) -> Value:
+def imitation_loss(scores: Value, right: int) -> Value:
     """Return the loss of the right action among several one-token actions with these scores."""
     logprob = scores[right] - np.log(np.exp(scores).sum())
     members = [{"path": "1 | 3", "reward": 1, "unsampled": True}]
@@ -114,13 +114,14 @@ def imitated(scores: Value, right: int) -> Value:
 
 @EXAMPLES.by("the next node of a tour")
 def next_node(example: Example) -> Found:
-    return {"loss": imitated(example.values["scores"], 1)}
+    return {"loss": imitation_loss(example.values["scores"], 1)}
 
 
 @EXAMPLES.by("a second step has a residual problem of another length")
 def two_steps(example: Example) -> Found:
     return {
-        f"loss_{place}": imitated(example.values[name], 0) for place, name in enumerate(("first", "second"), start=1)
+        f"loss_{place}": imitation_loss(example.values[name], 0)
+        for place, name in enumerate(("first", "second"), start=1)
     }
 
 

@@ -30,7 +30,7 @@ def members(rising: Value, other: Value) -> list[dict[str, Any]]:
     ]
 
 
-def closed(state: dict[str, Any], other: Value) -> dict[str, Any]:
+def next_state(state: dict[str, Any], other: Value) -> dict[str, Any]:
     """Return the state after an iteration with these values of the other objective."""
     batch = recipes.C_MORL.credit(rollouts(members(other, other), 0).with_state({}))
     return HELD.next(state, IterationRecord.of(batch))
@@ -44,7 +44,7 @@ def extension(example: Example) -> Found:
     rising, other = given["A"], given["m"][1] + np.array([-1.0, 1.0])
     advantages = computed(recipes.C_MORL, ["draw.advantage"], members=members(rising, other))["draw.advantage"]
     np.testing.assert_allclose(advantages, rising / (np.sqrt(2) + 1e-6), rtol=1e-6)
-    floors = closed(HELD.initial_state(), other)["floors"]
+    floors = next_state(HELD.initial_state(), other)["floors"]
     assert floors == {OTHER: pytest.approx(given["beta"] * given["m"][1])}
     return {"policy_loss_1": steps[0], "policy_loss_2": steps[1]}
 
@@ -58,6 +58,6 @@ def test_an_objective_that_falls_below_its_threshold_gets_a_weight() -> None:
     """The threshold is 1.8; weights are 0.1 (1.8 - 2), not below 0, then 0.03 and 0.02."""
     state, weights = HELD.initial_state(), []
     for mean in (2.0, 1.5, 1.9):
-        state = closed(state, mean + np.array([-1.0, 1.0]))
+        state = next_state(state, mean + np.array([-1.0, 1.0]))
         weights.append(state["weights"][OTHER])
     assert weights == pytest.approx([0.0, 0.03, 0.02])

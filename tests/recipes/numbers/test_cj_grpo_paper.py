@@ -19,7 +19,7 @@ CommonExamples(EXAMPLES, recipes.CJ_GRPO)
 WITHOUT_KL = given_advantages(recipes.CJ_GRPO, kl=None)
 
 
-def decoded(recipe: Recipe, rewards: list[float], *responses: list[Value]) -> dict[str, Any]:
+def response_numbers(recipe: Recipe, rewards: list[float], *responses: list[Value]) -> dict[str, Any]:
     """Return the numbers of responses, each given by the log-ratios of its decode steps."""
     ratios = np.concatenate([step for steps in responses for step in steps])
     paths = ["1 | " + " ~ 9 | ".join(f"3*{len(step)}" for step in steps) for steps in responses]
@@ -33,14 +33,14 @@ def steps(example: Example) -> Found:
     given = example.values
     recipe = WITHOUT_KL.replace(advantage=recipes.CJ_GRPO.advantage)
     responses = [[given[f"d{step}{name}"] for step in (1, 2, 3)] for name in "ab"]
-    result = decoded(recipe, given["R"].tolist(), *responses)
+    result = response_numbers(recipe, given["R"].tolist(), *responses)
     return {"advantage": result["draw.advantage"], "loss": result["loss"]}
 
 
 @EXAMPLES.by("responses that unmask unequal numbers of tokens in a step")
 def unequal(example: Example) -> Found:
     one, other = example.values["la"], example.values["lb"]
-    result = decoded(WITHOUT_KL, [-one[0], -other[0]], [np.log(one / one[0])], [np.log(other / other[0])])
+    result = response_numbers(WITHOUT_KL, [-one[0], -other[0]], [np.log(one / one[0])], [np.log(other / other[0])])
     return {"mean_of_means": result["loss"]}
 
 
@@ -48,7 +48,7 @@ def unequal(example: Example) -> Found:
 def other_state(example: Example) -> Found:
     given = example.values
     ratios = given["at_step"] - given["old_at_step"]
-    return {"loss": decoded(WITHOUT_KL, [float(given["A"])], [ratios[:1], ratios[1:]])["loss"]}
+    return {"loss": response_numbers(WITHOUT_KL, [float(given["A"])], [ratios[:1], ratios[1:]])["loss"]}
 
 
 @EXAMPLES.by("KL and inner iterations")

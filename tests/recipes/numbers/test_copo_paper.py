@@ -96,7 +96,7 @@ def weights(example: Example) -> Found:
 
 
 def blended(
-    scores: Sequence[float], is_trained: Sequence[int], weight: float, everyone: float, ratio: Value, **more: Any
+    scores: Sequence[float], own: Sequence[int], weight: float, everyone: float, ratio: Value, **more: Any
 ) -> Found:
     """Return loss and gradient of a group with two kinds of answers, H = 1, and this weight and global advantage.
 
@@ -106,8 +106,8 @@ def blended(
     root = np.sqrt((6.0 - 3.0 * everyone**2) / 4.0)
     others = [0.5 + (-1.5 * everyone + sign * root) for sign in (1.0, -1.0)]
     members = answered(scores, [int(score) for score in scores])
-    for member, trainable in zip(members, is_trained, strict=True):
-        member |= {"logprobs": [-2.0], "trainable": [trainable]}
+    for member, is_own in zip(members, own, strict=True):
+        member |= {"logprobs": [-2.0], "trainable": [is_own]}
     members += [each for name, score in zip("xy", others, strict=True) for each in answered([score], [0], name)]
     for member in members[len(scores) :]:
         member |= {"trainable": [0]}

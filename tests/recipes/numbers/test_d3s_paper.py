@@ -19,7 +19,7 @@ EXAMPLES = PaperExamples("d3s")
 GIVEN = given_advantages(recipes.D3S)
 
 
-def kept(recipe: Recipe, count: int, *groups: list[float]) -> Value:
+def kept_draws(recipe: Recipe, count: int, *groups: list[float]) -> Value:
     """Return the draws of groups that remain under a limit; a draw without a score has reward `nan`."""
     chosen = recipe.replace(weight=replace(recipes.D3S.at(0).weight, count=count))
     members = [
@@ -34,7 +34,7 @@ def kept(recipe: Recipe, count: int, *groups: list[float]) -> Value:
 def four_of_seven(example: Example) -> Found:
     groups = [example.values["R"].tolist(), example.values["S"].tolist()]
     group_advantages = advantages(recipes.D3S, *groups)
-    stays = kept(recipes.D3S, 4, *groups)
+    stays = kept_draws(recipes.D3S, 4, *groups)
     order = np.argsort(np.concatenate(group_advantages), kind="stable")
     splits = [[1, 0, 0, 0, 1, 1, 1], [1, 1, 0, 0, 0, 1, 1], [1, 1, 1, 0, 0, 0, 1], [1, 1, 1, 1, 0, 0, 0]]
     splits.append([0, 0, 0, 1, 1, 1, 1])
@@ -51,14 +51,14 @@ def four_of_seven(example: Example) -> Found:
 
 @EXAMPLES.by("rollouts of advantage zero go first")
 def zeros(example: Example) -> Found:
-    stays = kept(GIVEN, 2, *([advantage] for advantage in example.values["A"].tolist()))
+    stays = kept_draws(GIVEN, 2, *([advantage] for advantage in example.values["A"].tolist()))
     return {"the_two_are_kept": float(stays.tolist() == [True, True, False, False, False])}
 
 
 @EXAMPLES.by("one rollout of four has no score (convention)")
 def unscored(example: Example) -> Found:
     scores = [*example.values["R"].tolist(), np.nan]
-    stays = kept(recipes.D3S, 2, scores)
+    stays = kept_draws(recipes.D3S, 2, scores)
     assert stays[0]
     assert (stays.sum(), stays[3]) == (2, False)
     return {"advantage": advantages(recipes.D3S, scores)[0]}

@@ -19,7 +19,7 @@ from agentrl_core.recipe import Recipe
 EXAMPLES = PaperExamples("dapo_direct")
 
 
-def of_beta(beta: Value, recipe: Recipe = recipes.DAPO_DIRECT) -> Recipe:
+def recipe_with_beta(beta: Value, recipe: Recipe = recipes.DAPO_DIRECT) -> Recipe:
     """Return the recipe with the coefficient of an example; the paper does not give its own."""
     fit, critic = recipes.DAPO_DIRECT.chain("loss")
     assert isinstance(fit, Train)
@@ -31,10 +31,10 @@ GIVEN = recipes.DAPO_DIRECT.replace(advantage=GroupRelative(column="given", leve
 """The recipe with the advantages of an example."""
 
 
-def fitted(beta: Value, ratios: Sequence[Value], advantages: Value) -> Mapping[str, Value]:
+def loss_and_gradient(beta: Value, ratios: Sequence[Value], advantages: Value) -> Mapping[str, Value]:
     """Return loss, and its gradient by log-prob, of one-step answers with these log-ratios of their tokens."""
     return computed(
-        of_beta(beta, GIVEN),
+        recipe_with_beta(beta, GIVEN),
         ["loss", "gradient.logprob"],
         members=answers([len(each) for each in ratios], [1.0] * len(ratios)),
         columns={"step": {"given": advantages.tolist()}},
@@ -49,7 +49,7 @@ def last_steps(before: Value, outcomes: Value, beta: float = 0.1) -> Mapping[str
         for outcome in outcomes.tolist()
     ]
     columns = {"step": {"value": before.tolist()}}
-    return computed(of_beta(np.array(beta)), ["step.advantage", "loss"], members=members, columns=columns)
+    return computed(recipe_with_beta(np.array(beta)), ["step.advantage", "loss"], members=members, columns=columns)
 
 
 @EXAMPLES.by("an answer of three steps that fails")
@@ -64,7 +64,7 @@ def three_steps(example: Example) -> Found:
 @EXAMPLES.by("loss of steps of three and of one tokens, data of another policy")
 def sums(example: Example) -> Found:
     given = example.values
-    result = fitted(given["beta"], [given["d_a"], given["d_b"]], given["A"])
+    result = loss_and_gradient(given["beta"], [given["d_a"], given["d_b"]], given["A"])
     slopes = result["gradient.logprob"]
     np.testing.assert_allclose(slopes[:3], slopes[0])
     return {
@@ -89,7 +89,7 @@ def actions(example: Example) -> Found:
 def steps(example: Example) -> Found:
     given, results = example.values, {}
     for number, name in enumerate(("first", "second"), start=1):
-        step = fitted(given["beta"], np.split(given[name], 2), given["A"])
+        step = loss_and_gradient(given["beta"], np.split(given[name], 2), given["A"])
         results |= {f"loss_{number}": step["loss"], f"slope_{number}": step["gradient.logprob"]}
     return results
 
@@ -115,7 +115,7 @@ def next_iteration(example: Example) -> Found:
     given, results = example.values, {}
     for number in (1, 2):
         away = np.atleast_1d(given["logp"] - given[f"ref_{number}"])
-        results[f"error_{number}"] = fitted(given["beta"], [away], np.atleast_1d(given[f"A_{number}"]))[
+        results[f"error_{number}"] = loss_and_gradient(given["beta"], [away], np.atleast_1d(given[f"A_{number}"]))[
             "gradient.logprob"
         ]
     return results

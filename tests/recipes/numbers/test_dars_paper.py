@@ -21,7 +21,7 @@ EXAMPLES = PaperExamples("dars")
 UNFILTERED = recipes.DARS.replace(weight=None)
 
 
-def more(first: Sequence[float], **options: Any) -> int:
+def extra_rollouts(first: Sequence[float], **options: Any) -> int:
     """Return the number of extra rollouts of a task after a first round with these outcomes."""
     program = replace(recipes.DARS.rollout, **options)
     spec = asyncio.run(program.next_round(None, [RoundResult([None] * len(first), np.array(first, float))]))
@@ -32,13 +32,13 @@ def more(first: Sequence[float], **options: Any) -> int:
 def schedules(example: Example) -> Found:
     rounds = [[1.0] * solved + [0.0] * (8 - solved) for solved in range(4)]
     hard = {"kind": "hard", "at_most": 64}
-    assert [more([1.0] * solved + [0.0] * (8 - solved)) for solved in range(4, 9)] == [0] * 5
+    assert [extra_rollouts([1.0] * solved + [0.0] * (8 - solved)) for solved in range(4, 9)] == [0] * 5
     for name, options in (("equal", {"scale": "std"}), ("hardness", {**hard, "scale": "std"})):
         expected = np.ceil(example.expect[f"{name}_with_std_before_rounding"])
-        np.testing.assert_array_equal([more(each, **options) for each in rounds], expected)
+        np.testing.assert_array_equal([extra_rollouts(each, **options) for each in rounds], expected)
     return {
-        "equal_n_max_32": [more(each) for each in rounds],
-        "hardness_n_max_64": [more(each, **hard) for each in rounds],
+        "equal_n_max_32": [extra_rollouts(each) for each in rounds],
+        "hardness_n_max_64": [extra_rollouts(each, **hard) for each in rounds],
     }
 
 
@@ -64,7 +64,7 @@ def alone(example: Example) -> Found:
 @EXAMPLES.by("one rollout of four has no score (convention)")
 def unscored(example: Example) -> Found:
     scores = [*example.values["R"], np.nan]
-    assert more(scores) == np.ceil(example.expect["extra_before_rounding"])
+    assert extra_rollouts(scores) == np.ceil(example.expect["extra_before_rounding"])
     return {"advantage_without_second_stage": advantages(UNFILTERED, scores)[0]}
 
 

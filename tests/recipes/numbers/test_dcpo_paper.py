@@ -26,7 +26,7 @@ SINGLE = given_advantages(recipes.DCPO)
 assert isinstance(CUMULATIVE, CumulativeStandardised)
 
 
-def at_visit(visits_before: int, mean: float, variance: float, scores: Value) -> Value:
+def advantages_at_visit(visits_before: int, mean: float, variance: float, scores: Value) -> Value:
     """Return advantages at a visit after others with this mean and variance."""
     state = {"task 0": [visits_before, mean, float(np.sqrt(variance))]}
     batch = small([(0, [1])] * len(scores), draw_score=scores.tolist())
@@ -72,7 +72,7 @@ def three(example: Example) -> Found:
 def smaller(example: Example) -> Found:
     given = example.values
     before = int(given["i"]) - 1
-    return {"advantage": at_visit(before, float(given["mu_old"]), float(given["var_old"]), given["R"])}
+    return {"advantage": advantages_at_visit(before, float(given["mu_old"]), float(given["var_old"]), given["R"])}
 
 
 @EXAMPLES.by("a mean that differs between visits: the choice is not the same for all")
@@ -85,7 +85,7 @@ def choice(example: Example) -> Found:
     old_mean = (mean * (before + 1) - scores.mean()) / before
     moved = before / (before + 1) * (old_mean - scores.mean()) ** 2
     old_variance = (std**2 * (before + 1) - scores.var() - moved) / before
-    return {"advantage": at_visit(before, old_mean, old_variance, scores)}
+    return {"advantage": advantages_at_visit(before, old_mean, old_variance, scores)}
 
 
 @EXAMPLES.by("sum of token means of two responses of unequal length")

@@ -19,7 +19,7 @@ EXAMPLES = PaperExamples("dpo")
 LOSS = recipes.DPO.loss
 
 
-def preferred(
+def pair_loss(
     pairs: Sequence[tuple[tuple[Value, Value], tuple[Value, Value]]],
     members: Sequence[dict[str, Any]] | None = None,
     **options: Any,
@@ -46,7 +46,7 @@ def preferred(
 def margin(value: float, **options: Any) -> Found:
     """Return the same of a pair of one-token answers with this margin."""
     at = np.full(1, -3.0)
-    return preferred([((at + value, at), (at, at))], **options)
+    return pair_loss([((at + value, at), (at, at))], **options)
 
 
 @EXAMPLES.by("two pairs of unequal length")
@@ -60,7 +60,7 @@ def two_pairs(example: Example) -> Found:
         new, reference = np.full(count, given[name][place]), np.full(count, given[f"ref_{name}"][place])
         return new / count, reference / count
 
-    result = preferred([(spread("w", place), spread("l", place)) for place in range(2)])
+    result = pair_loss([(spread("w", place), spread("l", place)) for place in range(2)])
     return {"loss": result["loss"], "gradient_wrt_logp_chosen": result["gradient.logprob"][[0, 18]]}
 
 
@@ -70,7 +70,7 @@ def sums(example: Example) -> Found:
     own_tokens = given["mw"] > 0
     members = [{"path": path_of(given["mw"]), "reward": 1.0}, {"path": "1 | 3 3", "reward": 0.0}]
     pair = ((given["tw"][own_tokens], given["ref_tw"][own_tokens]), (given["tl"], given["ref_tl"]))
-    return {"loss": preferred([pair], members, beta=float(given["beta"]))["loss"]}
+    return {"loss": pair_loss([pair], members, beta=float(given["beta"]))["loss"]}
 
 
 @EXAMPLES.by("at the start the policy is the reference")
@@ -92,7 +92,7 @@ def equal(example: Example) -> Found:
         {"path": "1 | 3", "group": "unscored"},
     ]
     pairs = [((first, at), (at, at)), ((second, at), (at, at)), ((second, at), (second, at)), ((at, at), (at, at))]
-    result = preferred(pairs, members)
+    result = pair_loss(pairs, members)
     return {"loss": result["loss"], "gradient_wrt_logp_chosen": result["gradient.logprob"][[0, 2]]}
 
 

@@ -20,7 +20,7 @@ CODE = recipes.DR_MAS.replace(advantage=replace(recipes.DR_MAS.advantage, ddof=1
 """The recipe with the code's variance, over n - 1."""
 
 
-def of_agents(recipe: Recipe, *calls: list[int], rewards: Value) -> list[Value]:
+def agent_advantages(recipe: Recipe, *calls: list[int], rewards: Value) -> list[Value]:
     """Return advantages of the steps of each agent, given its number of calls in each rollout."""
     members = [
         {"path": "1 " + " ~ 9 ".join("| 3" for _ in range(count)), "agent": agent, "reward": float(reward)}
@@ -34,7 +34,7 @@ def of_agents(recipe: Recipe, *calls: list[int], rewards: Value) -> list[Value]:
 @EXAMPLES.by("three rollouts, a solver and a verifier called unevenly")
 def uneven(example: Example) -> Found:
     rewards = example.values["R"]
-    solver, verifier = of_agents(recipes.DR_MAS, [1, 1, 1], [1, 2, 1], rewards=rewards)
+    solver, verifier = agent_advantages(recipes.DR_MAS, [1, 1, 1], [1, 2, 1], rewards=rewards)
     shared = recipes.GRPO.replace(advantage=replace(recipes.GRPO.advantage, ddof=0, eps=0.0))
     return {"solver": solver, "verifier": verifier, "shared": advantages(shared, rewards)[0]}
 
@@ -42,19 +42,21 @@ def uneven(example: Example) -> Found:
 @EXAMPLES.by("the same by the code")
 def code(example: Example) -> Found:
     del example
-    return {"advantage": of_agents(CODE, [1, 2, 1], rewards=np.array([1.0, 0.0, 0.0]))[0]}
+    return {"advantage": agent_advantages(CODE, [1, 2, 1], rewards=np.array([1.0, 0.0, 0.0]))[0]}
 
 
 @EXAMPLES.by("an agent called once in the group")
 def once(example: Example) -> Found:
     raw = CODE.replace(advantage=replace(CODE.advantage, singleton="raw"))
-    return {"advantage": of_agents(raw, [1], rewards=np.array([float(example.values["R"])]))[0]}
+    return {"advantage": agent_advantages(raw, [1], rewards=np.array([float(example.values["R"])]))[0]}
 
 
 @EXAMPLES.by("one rollout without a score (convention)")
 def unscored(example: Example) -> Found:
     return {
-        "advantage": of_agents(recipes.DR_MAS, [1, 1, 1, 1], rewards=np.array([*example.values["V"], np.nan]))[0][:3]
+        "advantage": agent_advantages(recipes.DR_MAS, [1, 1, 1, 1], rewards=np.array([*example.values["V"], np.nan]))[
+            0
+        ][:3]
     }
 
 

@@ -21,7 +21,7 @@ BY_CHI_SQUARED = recipes.DUAL_RL.replace(
 )
 
 
-def fitted(recipe: Recipe, targets: Value, values: Value) -> tuple[Value, Value]:
+def critic_loss(recipe: Recipe, targets: Value, values: Value) -> tuple[Value, Value]:
     """Return loss and gradient of the critic, of one-step draws with these targets and values."""
     members = [{"path": "1 | 3", "reward": 0, "steps": [{"reward": float(target)}]} for target in targets]
     result = computed(
@@ -39,8 +39,10 @@ def losses(example: Example) -> Found:
     results: Found = {}
     nothing = np.zeros(len(example.values["d"]))
     for name, recipe in (("chi_square", BY_CHI_SQUARED), ("total_variation", recipes.DUAL_RL)):
-        results[f"loss_{name}"] = fitted(recipe, example.values["d"], nothing)[0]
-        results[name] = np.concatenate([fitted(recipe, np.array([d]), nothing[:1])[0] for d in example.values["d"]])
+        results[f"loss_{name}"] = critic_loss(recipe, example.values["d"], nothing)[0]
+        results[name] = np.concatenate(
+            [critic_loss(recipe, np.array([d]), nothing[:1])[0] for d in example.values["d"]]
+        )
     return results
 
 
@@ -48,7 +50,7 @@ def losses(example: Example) -> Found:
 def slopes(example: Example) -> Found:
     log_ratios = example.values["d"]
     return {
-        name: len(log_ratios) * fitted(recipe, log_ratios, np.zeros(len(log_ratios)))[1]
+        name: len(log_ratios) * critic_loss(recipe, log_ratios, np.zeros(len(log_ratios)))[1]
         for name, recipe in (("chi_square", BY_CHI_SQUARED), ("total_variation", recipes.DUAL_RL))
     }
 
@@ -82,7 +84,7 @@ def two_steps(example: Example) -> Found:
     results, value = [], float(example.values["V"])
     for _ in range(2):
         actions = example.values["Q"]
-        value -= 0.5 * fitted(recipes.DUAL_RL, actions, np.full(len(actions), value))[1].sum()
+        value -= 0.5 * critic_loss(recipes.DUAL_RL, actions, np.full(len(actions), value))[1].sum()
         results.append(value)
     return {"first": np.array(results[0]), "second": np.array(results[1])}
 

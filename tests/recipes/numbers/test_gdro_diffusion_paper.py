@@ -20,7 +20,7 @@ EXAMPLES = PaperExamples("gdro_diffusion")
 assert isinstance(LOSS, ListMatch)
 
 
-def fitted(
+def loss_and_derivative(
     implicit: Value, rewards: Value, *, direction: Literal["forward", "ranked"] | None = None, tau: float = 0.05
 ) -> Mapping[str, Value]:
     """Return the loss of a group of answers with these implicit rewards, and its derivative by them."""
@@ -43,9 +43,9 @@ def fitted(
 def three(example: Example) -> Found:
     """Errors of a velocity take the place of log-probs: implicit rewards are beta times the policy's gain."""
     given = example.values
-    first_position = fitted(given["s"], given["r"], direction="forward", tau=float(given["tau"]))
+    first_position = loss_and_derivative(given["s"], given["r"], direction="forward", tau=float(given["tau"]))
     probability = np.exp(given["s"]) / np.exp(given["s"]).sum()
-    both_positions = fitted(given["s"], given["r"], tau=float(given["tau"]))
+    both_positions = loss_and_derivative(given["s"], given["r"], tau=float(given["tau"]))
     return {
         "target": probability - first_position["derivative"],
         "top_1": first_position["loss"],
@@ -59,14 +59,14 @@ def derivative(example: Example) -> Found:
     """The targets are given: their logarithms, the best first, are rewards of temperature 1."""
     given = example.values
     rewards = np.log(np.maximum(given["q"], 1e-30))
-    result = fitted(given["s"], rewards, tau=1.0)["derivative"]
+    result = loss_and_derivative(given["s"], rewards, tau=1.0)["derivative"]
     return {"derivative": result, "sum_of_group": result.sum()}
 
 
 @EXAMPLES.by("two items, tau near 0")
 def two(example: Example) -> Found:
     pairs = zip(example.values["s_first"], example.values["s_second"], strict=True)
-    losses = [fitted(np.array(pair), np.array([1.0, 0.0]))["loss"] for pair in pairs]
+    losses = [loss_and_derivative(np.array(pair), np.array([1.0, 0.0]))["loss"] for pair in pairs]
     return {"rank_loss": np.concatenate(losses)}
 
 
@@ -86,14 +86,14 @@ def uneven(example: Example) -> Found:
         columns={"token": {"reference_logprob": [-1.0] * len(members)}},
         policy={"logprob": (np.concatenate([implicit for implicit, _ in sets]) / LOSS.beta - 1.0).tolist()},
     )
-    alone = [fitted(*each, tau=1e-3)["loss"] for each in sets]
+    alone = [loss_and_derivative(*each, tau=1e-3)["loss"] for each in sets]
     return {"loss_a": alone[0], "loss_b": alone[1], "loss": result["loss"]}
 
 
 @EXAMPLES.by("an item without a reward (convention)")
 def unscored(example: Example) -> Found:
     given = example.values
-    result = fitted(
+    result = loss_and_derivative(
         np.append(given["s"], 2.0), np.append(given["r"], np.nan), direction="forward", tau=float(given["tau"])
     )
     assert result["derivative"][2] == 0.0

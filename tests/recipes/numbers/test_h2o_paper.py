@@ -18,7 +18,7 @@ from agentrl_core import recipes
 EXAMPLES = PaperExamples("h2o")
 
 
-def learned(
+def critic_numbers(
     members: Sequence[dict[str, Any]], gaps: Value, values: Value, now: Value | None = None
 ) -> Mapping[str, Value]:
     """Return the critic's trust, targets, loss and gradient at simulator-to-reality log-ratios; `nan`: a real step."""
@@ -36,7 +36,7 @@ def learned(
     )
 
 
-def alone(reward: float = 0.0) -> dict[str, Any]:
+def one_step_rollout(reward: float = 0.0) -> dict[str, Any]:
     """Return a rollout of one step."""
     return {"path": "1 | 3", "reward": 0, "steps": [{"reward": reward}]}
 
@@ -52,7 +52,7 @@ def ratios(example: Example) -> Found:
         "real_probability": (1 / (1 + np.exp(-triples))).tolist(),
         "real_action_probability": [1 / (1 + np.exp(-pair))] * 2,
     }
-    result = computed(recipes.H2O, ["step.trust"], members=[alone()] * 2, columns={"step": columns})
+    result = computed(recipes.H2O, ["step.trust"], members=[one_step_rollout()] * 2, columns={"step": columns})
     return {"weight": result["step.trust"]}
 
 
@@ -62,11 +62,11 @@ def td_loss(example: Example) -> Found:
     given = example.values
     steps = [{"reward": reward} for reward in given["r_real"].tolist()]
     real = {"path": "1 | 3 ~ 9 | 3 ~ 9 | 3", "reward": 0, "success": False, "steps": steps}
-    simulated = [alone(float(target)) for target in given["y_sim"]]
+    simulated = [one_step_rollout(float(target)) for target in given["y_sim"]]
     gaps = np.array([np.nan] * 3 + (-np.log(given["w"])).tolist())
     values = np.array([0.0, *given["next_real"][:-1], 0.0, 0.0])
     now = np.concatenate([given["q_real"], given["q_sim"]])
-    result = learned([real, *simulated], gaps, values, now)
+    result = critic_numbers([real, *simulated], gaps, values, now)
     loss = result["loss.critic"] - (result["step.slope"] * now).mean()
     assert recipes.H2O.advantage.gamma == given["gamma"]
     return {"target": result["step.return"][:3], "loss": loss}
@@ -78,7 +78,7 @@ def penalty(example: Example) -> Found:
     given = example.values
     values = np.concatenate([given["q_sim"], given["q_real"]])
     gaps = np.array([*given["log_gap"], np.nan, np.nan])
-    result = learned([alone(float(value)) for value in values], gaps, values)
+    result = critic_numbers([one_step_rollout(float(value)) for value in values], gaps, values)
     slopes = result["gradient.critic.value"]
     np.testing.assert_allclose(slopes, result["step.slope"] / len(values), rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(slopes[3:], -0.01 / 2, rtol=1e-6)
@@ -107,7 +107,7 @@ def targets(example: Example) -> Found:
     recipe.run_hooks(updates, **models)
     followed = [*followed[1:], models["target"].weight.item()]
     two = {"path": "1 | 3 ~ 9 | 3", "reward": 0, "steps": [{"reward": float(given["r"])}, {"reward": 0.0}]}
-    result = learned([two], np.full(2, np.nan), np.array([0.0, followed[-1]]))
+    result = critic_numbers([two], np.full(2, np.nan), np.array([0.0, followed[-1]]))
     return {"target_1": followed[0], "target_2": followed[1], "next_target": result["step.return"][:1]}
 
 

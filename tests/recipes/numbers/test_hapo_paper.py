@@ -101,7 +101,7 @@ def unscored(example: Example) -> Found:
     return {"advantage": np.array([*group_advantages[:-1], np.nan])}
 
 
-def among(scores: Sequence[float]) -> Value:
+def log_entropies(scores: Sequence[float]) -> Value:
     """Return log-entropies that give the first tokens these scores, by adding tokens of score 1, -1 and 0."""
     known = [*scores, 1.0, -1.0]
     above, zeros = sum(score > 0 for score in known), 0
@@ -117,7 +117,7 @@ def scored(scores: Sequence[float], ratio: Value, advantage_values: Value, *, ow
     """
     mask = np.ones(len(scores)) if own_tokens is None else own_tokens
     counted = np.array(scores)[mask > 0]
-    heights = among(counted.tolist())
+    heights = log_entropies(counted.tolist())
     added = len(heights) - len(counted)
     policy = replace(POLICY, aggregate="constant", constant=float(len(counted)))
     new = np.concatenate([np.log(ratio[mask > 0]), np.zeros(added)]) - 1.0
@@ -135,7 +135,7 @@ def scored(scores: Sequence[float], ratio: Value, advantage_values: Value, *, ow
 @EXAMPLES.by("clip ranges and advantages of five tokens, signed scores")
 def ranges(example: Example) -> Found:
     given = example.values
-    heights = torch.tensor(among(given["score"].tolist()))
+    heights = torch.tensor(log_entropies(given["score"].tolist()))
     ratio = torch.ones(len(heights), dtype=torch.float64)
     ratio[:5] = torch.tensor(given["ratio"])
     tokens = Tokens(torch.zeros(len(heights)), heights.exp(), {"weight_kl": torch.ones(len(heights))})

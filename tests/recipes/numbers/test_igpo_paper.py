@@ -37,7 +37,7 @@ def gains(example: Example) -> Found:
     return {"gains": turn_gains[:-1]}
 
 
-def of_two(recipe: Recipe, example: Example) -> Found:
+def turn_advantages(recipe: Recipe, example: Example) -> Found:
     """Return turn advantages of a rollout of three turns and one of two; an unscored one with a large gain is added."""
     gained, outcomes = example.values["gains"], example.values["F1"].tolist()
     # Probabilities that rise by the gains from 0.5.
@@ -63,12 +63,12 @@ def of_two(recipe: Recipe, example: Example) -> Found:
 
 @EXAMPLES.by("normalised together, then summed to go")
 def together(example: Example) -> Found:
-    return of_two(recipes.IGPO, example)
+    return turn_advantages(recipes.IGPO, example)
 
 
 @EXAMPLES.by("normalised by kind, then summed to go")
 def by_kind(example: Example) -> Found:
-    return of_two(recipes.IGPO.replace(advantage=IN_CODE), example)
+    return turn_advantages(recipes.IGPO.replace(advantage=IN_CODE), example)
 
 
 @EXAMPLES.by("no outcome score for a rollout (convention)")

@@ -26,7 +26,7 @@ def warm_start(kind: str = "") -> Recipe:
     return RECIPE.replace(loss=(replace(WARM, loss=replace(WARM.loss, kind=kind)), PREFERENCE)) if kind else RECIPE
 
 
-def cloned(kind: str, away: Value, members: Sequence[Mapping[str, Any]] | None = None) -> Mapping[str, Value]:
+def imitation_loss(kind: str, away: Value, members: Sequence[Mapping[str, Any]] | None = None) -> Mapping[str, Value]:
     """Return loss and gradient of demonstrations at these log-ratios, of one token each if members are not given."""
     return computed(
         warm_start(kind),
@@ -40,14 +40,14 @@ def cloned(kind: str, away: Value, members: Sequence[Mapping[str, Any]] | None =
 
 def weights(kind: str, away: Value) -> Value:
     """Return the weights of the gradients of demonstrations."""
-    return -len(away) * cloned(kind, away)["gradient.logprob"]
+    return -len(away) * imitation_loss(kind, away)["gradient.logprob"]
 
 
 @EXAMPLES.by("rewards at four ratios")
 def rewards(example: Example) -> Found:
     beta = float(example.values["beta"])
     return {
-        kind: np.array([-beta * cloned(kind, away)["loss"][0] for away in example.values["x"][:, None]])
+        kind: np.array([-beta * imitation_loss(kind, away)["loss"][0] for away in example.values["x"][:, None]])
         for kind in ("reverse_kl", "pearson", "hellinger")
     }
 
@@ -56,9 +56,9 @@ def rewards(example: Example) -> Found:
 def losses_and_weights(example: Example) -> Found:
     away, far = example.values["x"], example.values["far"]
     return {
-        "loss_kl": cloned("reverse_kl", away)["loss"],
-        "loss_pearson": cloned("", away)["loss"],
-        "loss_hellinger": cloned("hellinger", away)["loss"],
+        "loss_kl": imitation_loss("reverse_kl", away)["loss"],
+        "loss_pearson": imitation_loss("", away)["loss"],
+        "loss_hellinger": imitation_loss("hellinger", away)["loss"],
         "weight_pearson": weights("", away),
         "weight_hellinger": weights("hellinger", away),
         "far_pearson": weights("", far),
@@ -70,7 +70,7 @@ def losses_and_weights(example: Example) -> Found:
 def several_tokens(example: Example) -> Found:
     away = example.values["lp"] - example.values["lp_ref"]
     members = [{"path": "1 | 3 ~ 9 | 4 ~ 9 | 5", "reward": 1.0}]
-    result = cloned("reverse_kl", away, members)
+    result = imitation_loss("reverse_kl", away, members)
     np.testing.assert_allclose(result["gradient.logprob"], -1.0, err_msg="as plain likelihood")
     return {"loss": result["loss"]}
 

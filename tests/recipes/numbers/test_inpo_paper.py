@@ -20,7 +20,7 @@ from agentrl_core.replay import Pairs
 EXAMPLES = PaperExamples("inpo")
 
 
-def at(example: Example) -> Recipe:
+def recipe_at(example: Example) -> Recipe:
     """The recipe has the example's eta and tau."""
     eta, tau = float(example.values["eta"]), float(example.values["tau"])
     return recipes.INPO.replace(loss=replace(recipes.INPO.loss, beta=eta, reference_share=tau / eta))
@@ -47,7 +47,8 @@ def pairs(recipe: Recipe, *answers: Sequence[Value]) -> Found:
 def two_pairs(example: Example) -> Found:
     given = example.values
     result = pairs(
-        at(example), *([given[f"{name}{end}"] for end in ("", "_t", "_ref")] for name in ("w1", "l1", "w2", "l2"))
+        recipe_at(example),
+        *([given[f"{name}{end}"] for end in ("", "_t", "_ref")] for name in ("w1", "l1", "w2", "l2")),
     )
     slopes = result["gradient.logprob"][[0, 4]]  # the first tokens of the preferred answers
     return {"loss": result["loss"], "derivative_by_margin": slopes, "margin": slopes + 0.5 / given["eta"]}
@@ -79,7 +80,7 @@ def best_and_worst(example: Example) -> Found:
 def iterations(example: Example) -> Found:
     given = {name: float(example.values[name]) for name in ("ref", "t1", "first", "second", "t2", "eta")}
     results = [
-        pairs(at(example), [now - 10, old - 10, given["ref"] - 10], [-10.0] * 3)
+        pairs(recipe_at(example), [now - 10, old - 10, given["ref"] - 10], [-10.0] * 3)
         for now, old in ((given["first"], given["t1"]), (given["second"], given["t1"]), (given["t2"], given["t2"]))
     ]
     slopes = np.array([each["gradient.logprob"][0] for each in results])

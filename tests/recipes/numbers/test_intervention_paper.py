@@ -37,7 +37,7 @@ def proposed(attempt: str, proposal: str, *, right: int = 1, recipe: Recipe = IN
     return solve(recipe, speak, group_size=1, sampling=Sampling(max_tokens=512))
 
 
-def imitated(run: Run, logprobs: Value) -> Value:
+def imitation_loss(run: Run, logprobs: Value) -> Value:
     """Return the loss of a batch whose target has these log-probs now; those of untrained tokens are far away."""
     batch = INTERVENTION.credit(run.batch)
     trained = batch.column("trainable", "token") > 0
@@ -58,14 +58,14 @@ def target(example: Example) -> Found:
     run = proposed(f"p\n\nxx\n\n{WRONG}", "2: ii")
     assert [row.trained for row in run.drawn] == ["", "p\n\nii"]
     logprobs = np.concatenate([given["logp_prefix"], given["logp_intervention"]])
-    return {"loss": imitated(run, logprobs), "tokens_dropped": np.array(float("xx" not in run.drawn[1].text) * 2)}
+    return {"loss": imitation_loss(run, logprobs), "tokens_dropped": np.array(float("xx" not in run.drawn[1].text) * 2)}
 
 
 @EXAMPLES.by("error in the first step")
 def first_step(example: Example) -> Found:
     run = proposed(f"xx\n\n{WRONG}", "1: ii")
     assert [row.trained for row in run.drawn] == ["", "ii"]
-    return {"loss": imitated(run, example.values["logp"])}
+    return {"loss": imitation_loss(run, example.values["logp"])}
 
 
 @EXAMPLES.by("which targets are kept")

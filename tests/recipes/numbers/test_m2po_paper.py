@@ -44,7 +44,7 @@ def bounds(clip: Any, squares: Value) -> ClipBounds:
     return clip(tokens(ratios, np.ones(len(squares))), torch.from_numpy(ratios))
 
 
-def kept(log_ratios: Value) -> Value:
+def has_gradient(log_ratios: Value) -> Value:
     """Return which tokens of good one-token responses have a gradient."""
     old = np.full(len(log_ratios), -1.0)
     return single_tokens(LOSSES, old, old + log_ratios, np.ones(len(old)))["gradient.logprob"] != 0
@@ -75,13 +75,13 @@ def masked(example: Example) -> Found:
 
 @EXAMPLES.by("the mask goes on until the rest fits")
 def goes_on(example: Example) -> Found:
-    return {"mask": kept(example.values["log_r"])}
+    return {"mask": has_gradient(example.values["log_r"])}
 
 
 @EXAMPLES.by("the mask keeps a token that the cap does not")
 def keeps(example: Example) -> Found:
     away = example.values["log_r"]
-    return {"mask": kept(away), "tau": np.log(float(bounds(CLIP, away**2).upper))}
+    return {"mask": has_gradient(away), "tau": np.log(float(bounds(CLIP, away**2).upper))}
 
 
 @EXAMPLES.by("the threshold of a batch")

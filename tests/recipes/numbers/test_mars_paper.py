@@ -104,10 +104,10 @@ def distinct(example: Example) -> Found:
     return {"centred_first": one, "centred_second": other, "whitened": white}
 
 
-def losses_of(ratios: Value, advantages: Value) -> tuple[Value, Value]:
+def losses_of(ratios: Value, given: Value) -> tuple[Value, Value]:
     """Return the loss of each token alone, without divergence, and its gradient by log-prob."""
-    old, new = np.full(len(advantages), -1.0), np.log(ratios) - 1.0
-    alone = [single_tokens(LOSSES, *(each[[at]] for each in (old, new, advantages))) for at in range(len(advantages))]
+    old, new = np.full(len(given), -1.0), np.log(ratios) - 1.0
+    alone = [single_tokens(LOSSES, *(each[[at]] for each in (old, new, given))) for at in range(len(given))]
     return tuple(np.concatenate([each[name] for each in alone]) for name in ("loss", "gradient.logprob"))
 
 

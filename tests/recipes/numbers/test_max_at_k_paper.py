@@ -30,7 +30,7 @@ def transformed(rewards: Value, k: int, *, ratios: Value | None = None) -> Value
     return -result["gradient.logprob"] * len(rewards)
 
 
-def before(rewards: Value, link: MaxAtK, advantage: GroupRelative, unscored: int = 0) -> Value:
+def advantages_before(rewards: Value, link: MaxAtK, advantage: GroupRelative, unscored: int = 0) -> Value:
     """Return advantages of the options that transform rewards before the update."""
     recipe = BATCH.replace(reward=(OutcomeScore(), link), advantage=advantage, loss=Policy())
     members = answers([1] * len(rewards), rewards.tolist()) + [{"path": "1 | 3"}] * unscored
@@ -39,7 +39,7 @@ def before(rewards: Value, link: MaxAtK, advantage: GroupRelative, unscored: int
 
 def scored(rewards: Value, k: int, unscored: int = 0) -> Value:
     """Return advantages with the z-score of the paper's baseline."""
-    return before(rewards, MaxAtK(k=k), GroupRelative(eps=0.0), unscored)
+    return advantages_before(rewards, MaxAtK(k=k), GroupRelative(eps=0.0), unscored)
 
 
 @EXAMPLES.by("four rewards, k = 2")
@@ -84,7 +84,7 @@ def clipped(example: Example) -> Found:
 @EXAMPLES.by("leave one out, k = 2")
 def leave_one_out(example: Example) -> Found:
     link = MaxAtK(k=2, kind="leave_one_out")
-    return {"advantage": before(example.values["r"], link, GroupRelative(center="none", scale="none"))}
+    return {"advantage": advantages_before(example.values["r"], link, GroupRelative(center="none", scale="none"))}
 
 
 @EXAMPLES.by("a group of one, k = 1")

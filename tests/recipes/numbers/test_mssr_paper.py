@@ -26,7 +26,9 @@ WHITENED, SHAPED = (link for link in REST if isinstance(link, BatchComponent))
 Evidence = Sequence[Sequence[float]]
 
 
-def baselined(evidence: Evidence, rewards: Sequence[float], lengths: Sequence[int] = (), **columns: Any) -> Batch:
+def batch_with_baselines(
+    evidence: Evidence, rewards: Sequence[float], lengths: Sequence[int] = (), **columns: Any
+) -> Batch:
     """Return one rollout of each prompt with these numbers of known successes and failures, and its advantage."""
     lengths = lengths or [1] * len(rewards)
     columns |= {"draw_score": rewards, "draw_policy_kl": [0.0] * len(rewards)}
@@ -34,7 +36,9 @@ def baselined(evidence: Evidence, rewards: Sequence[float], lengths: Sequence[in
     return TRACKED.add_columns(_state(evidence), batch)
 
 
-def after(link: TrackedBaseline, evidence: Evidence, rewards: Sequence[float], distance: Sequence[float]) -> Evidence:
+def evidence_after(
+    link: TrackedBaseline, evidence: Evidence, rewards: Sequence[float], distance: Sequence[float]
+) -> Evidence:
     """Return evidence of each prompt after a visit at which the policy has moved by this amount."""
     batch = small([(place, [1]) for place in range(len(rewards))], draw_score=rewards, draw_policy_kl=distance)
     return list(link.next(_state(evidence), IterationRecord.of(batch))["keys"].values())
@@ -51,8 +55,8 @@ def four(example: Example) -> Found:
     first, third = (-np.exp(given[name]) * given[name] for name in ("logp_first", "logp_third"))
     lengths = [len(first), 1, len(third), 1]
     entropies = [*first, 0.0, *third, 0.0]
-    alone = baselined(evidence, rewards)
-    shaped = SHAPED(WHITENED(baselined(evidence, rewards, lengths, token_entropy=entropies))).column(
+    alone = batch_with_baselines(evidence, rewards)
+    shaped = SHAPED(WHITENED(batch_with_baselines(evidence, rewards, lengths, token_entropy=entropies))).column(
         "advantage", "token"
     )
     return {
@@ -84,8 +88,8 @@ def visits(example: Example) -> Found:
     evidence: Evidence = [[8.0 * start, 8.0 * (1.0 - start)]]
     baselines = []
     for reward in (0.0, 1.0, 0.0):
-        baselines.append(reward - baselined(evidence, [reward]).column("advantage", "draw")[0])
-        evidence = after(TRACKED, evidence, [reward], [TRACKED.kl_target / 2.0])  # the middle of its range
+        baselines.append(reward - batch_with_baselines(evidence, [reward]).column("advantage", "draw")[0])
+        evidence = evidence_after(TRACKED, evidence, [reward], [TRACKED.kl_target / 2.0])  # the middle of its range
     return {"baseline_at_each_visit": np.array(baselines)}
 
 
@@ -93,9 +97,12 @@ def visits(example: Example) -> Found:
 def forgetting(example: Example) -> Found:
     link = replace(TRACKED, adapt="since_visit", kl_target=0.06)
     moved = example.values["D"].tolist()
-    posterior_counts = after(link, [[1.0, 0.0]] * len(moved), [0.0] * len(moved), moved)
+    posterior_counts = evidence_after(link, [[1.0, 0.0]] * len(moved), [0.0] * len(moved), moved)
     given = example.values
-    at = [after(TRACKED, [[1.0, 0.0]], [0.0], [kl])[0][0] for kl in [*given["KL"].tolist(), float(given["above"])]]
+    at = [
+        evidence_after(TRACKED, [[1.0, 0.0]], [0.0], [kl])[0][0]
+        for kl in [*given["KL"].tolist(), float(given["above"])]
+    ]
     return {"rho_by_prompt": [successes for successes, _ in posterior_counts], "rho": at[:-1], "rho_above": at[-1]}
 
 
@@ -103,7 +110,7 @@ def forgetting(example: Example) -> Found:
 def unscored(example: Example) -> Found:
     given = example.values
     evidence = [[value, 1.0 - value] for value in (*given["v"], 0.5)]
-    result = WHITENED(baselined(evidence, [*given["R"], np.nan])).column("advantage", "draw")
+    result = WHITENED(batch_with_baselines(evidence, [*given["R"], np.nan])).column("advantage", "draw")
     return {"advantage": np.where([False, False, False, True], np.nan, result)}
 
 

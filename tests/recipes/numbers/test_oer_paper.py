@@ -52,7 +52,7 @@ def remembered(batch: Batch, state: State | None = None) -> State:
     return memory().next(memory().initial_state() if state is None else state, IterationRecord.of(batch))
 
 
-def drawn(state: State, count: int, item_count: int) -> Value:
+def drawn_again(state: State, count: int, item_count: int) -> Value:
     """Return which items of the batch are drawn again, as 1 for each."""
     drawable = memory().drawable(state, 9)
     chosen = np.zeros(item_count)
@@ -69,14 +69,14 @@ def unequal(example: Example) -> Found:
 @EXAMPLES.by("the two best, and two temperatures")
 def best(example: Example) -> Found:
     logprobs = example.values["s"]
-    return {"kept": drawn(remembered(items([np.array([each]) for each in logprobs])), 2, len(logprobs))}
+    return {"kept": drawn_again(remembered(items([np.array([each]) for each in logprobs])), 2, len(logprobs))}
 
 
 @EXAMPLES.by("a likely failure is filtered out before the ranking")
 def filtered(example: Example) -> Found:
     logprobs, rewards = example.values["s"], example.values["r"].tolist()
     state = remembered(items([np.array([each]) for each in logprobs], rewards))
-    return {"passes": drawn(state, len(logprobs), len(logprobs)), "kept": drawn(state, 2, len(logprobs))}
+    return {"passes": drawn_again(state, len(logprobs), len(logprobs)), "kept": drawn_again(state, 2, len(logprobs))}
 
 
 @EXAMPLES.by("the same items after the policy has moved")
@@ -85,25 +85,25 @@ def moved(example: Example) -> Found:
     given = example.values
     before = items([given["old_a"], given["old_b"]])
     state = remembered(before)
-    assert drawn(state, 1, 2).tolist() == [1, 0]
+    assert drawn_again(state, 1, 2).tolist() == [1, 0]
     ids = before.column("trajectory_id", "draw")
     again = rollouts(
         [{"group": each, "path": f"1 | 3*{count}", "reward": 1} for each, count in (("0", 2), ("1", 3))], 0
     )
     again = again.with_draws(ids, source="replay", iteration=1).select_draws([2, 3])
     after = credited(again, [given["new_a"], given["new_b"]])
-    assert drawn(remembered(after, state), 1, 2).tolist() == [0, 1]
+    assert drawn_again(remembered(after, state), 1, 2).tolist() == [0, 1]
     return {"score_before": scores(before), "score_after": scores(after)}
 
 
 @EXAMPLES.by("a buffer with one item")
 def alone(example: Example) -> Found:
-    return {"probability": drawn(remembered(items([example.values["s"]])), 1, 1)}
+    return {"probability": drawn_again(remembered(items([example.values["s"]])), 1, 1)}
 
 
 def test_an_item_without_a_reward_does_not_come_back() -> None:
     state = remembered(items([np.array([-0.8]), np.array([-0.5]), np.array([-0.1])], [1.0, 1.0, np.nan]))
-    assert drawn(state, 3, 3).tolist() == [1, 1, 0]
+    assert drawn_again(state, 3, 3).tolist() == [1, 1, 0]
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -41,7 +41,7 @@ def judged(errors: Sequence[float], formats: Sequence[float]) -> Mapping[str, Va
     return computed(OMNI.replace(advantage=RELATIVE), names, members=members)
 
 
-def kept(*accuracies: Value) -> Value:
+def trained_groups(*accuracies: Value) -> Value:
     """Return which of the groups are trained."""
     groups = np.repeat(np.arange(len(accuracies)), [len(each) for each in accuracies]).astype(np.uint32)
     assert OMNI.admit.judged == "accuracy"
@@ -64,15 +64,15 @@ def norm(example: Example) -> Found:
         judged(errors_of(given[f"a_{name}"]), np.round((given[f"r_{name}"] - given[f"a_{name}"]) / 0.5).tolist())
         for name in "12"
     )
-    return {"kept": kept(first["draw.accuracy"], second["draw.accuracy"]), "z": first["draw.advantage"]}
+    return {"kept": trained_groups(first["draw.accuracy"], second["draw.accuracy"]), "z": first["draw.advantage"]}
 
 
 @EXAMPLES.by("group of equal sizes, one response in a group")
 def spreads(example: Example) -> Found:
     """Groups of two whose values differ just enough for these spreads, from below."""
-    assert kept(np.array([0.5])).all()
+    assert trained_groups(np.array([0.5])).all()
     groups = [np.array([0.0, spread * np.sqrt(2.0) * (1.0 - 1e-12)]) for spread in example.values["spread"].tolist()]
-    return {"kept": kept(*groups)}
+    return {"kept": trained_groups(*groups)}
 
 
 @EXAMPLES.by("advantage by token")

@@ -47,7 +47,7 @@ def classified(*groups: tuple[Sequence[Sequence[float]], Sequence[float]], **opt
     return result["loss"], np.split(firsts, np.cumsum([len(answers) for answers, _ in groups])[:-1])
 
 
-def alone(scores: Value) -> list[list[float]]:
+def one_token_answers(scores: Value) -> list[list[float]]:
     """Return answers of one token."""
     return [[score] for score in scores.tolist()]
 
@@ -57,7 +57,7 @@ def four(example: Example) -> Found:
     given = example.values
     answers, labels = [given[f"d{place}"].tolist() for place in range(4)], given["y"].tolist()
     loss, [gradient] = classified((answers, labels))
-    by_score = classified((alone(given["psi"]), labels), baseline="none")[1][0]
+    by_score = classified((one_token_answers(given["psi"]), labels), baseline="none")[1][0]
     return {
         "loss": loss,
         "coefficient_of_grad_log_pi_for_each_token": gradient,
@@ -69,7 +69,7 @@ def four(example: Example) -> Found:
 @EXAMPLES.by("at the first step, mixed groups of four and of three")
 def first_step(example: Example) -> Found:
     labels = [example.values[name] for name in "yz"]
-    loss, (first, second) = classified(*((alone(np.zeros(len(each))), each.tolist()) for each in labels))
+    loss, (first, second) = classified(*((one_token_answers(np.zeros(len(each))), each.tolist()) for each in labels))
     return {"loss": loss, "coefficient_first": first, "coefficient_second": second}
 
 
@@ -78,21 +78,21 @@ def one_class(example: Example) -> Found:
     """Answers whose log-ratios add up to 0 have scores of 3/2 of them."""
     labels, later = example.values["y"].tolist(), example.values["psi_later"] * 2 / 3
     return {
-        "coefficient_first_step": classified((alone(np.zeros(3)), labels))[1][0],
-        "coefficient_later": classified((alone(later), labels))[1][0],
+        "coefficient_first_step": classified((one_token_answers(np.zeros(3)), labels))[1][0],
+        "coefficient_later": classified((one_token_answers(later), labels))[1][0],
     }
 
 
 @EXAMPLES.by("a group of one has no other member")
 def one(example: Example) -> Found:
     given = example.values
-    answers = alone(np.ravel(given["q"]))
+    answers = one_token_answers(np.ravel(given["q"]))
     return {"loss_without_baseline": classified((answers, [float(given["y"])]), baseline="none")[0]}
 
 
 @EXAMPLES.by("one response of four has no label (convention)")
 def unlabelled(example: Example) -> Found:
-    answers, labels = alone(np.append(example.values["q"], 0.7)), [*example.values["y"].tolist(), np.nan]
+    answers, labels = one_token_answers(np.append(example.values["q"], 0.7)), [*example.values["y"].tolist(), np.nan]
     loss, [gradient] = classified((answers, labels))
     assert gradient[-1] == 0.0
     return {"loss": loss}

@@ -25,7 +25,7 @@ LOSSES = given_advantages(recipes.PPO_EWMA)
 GAE, WHITENING = recipes.PPO_EWMA.chain("advantage")
 
 
-def near(recipe: Recipe, behaviour: Value, proximal: Value, new: Value, advantages: Value) -> float:
+def proximity_loss(recipe: Recipe, behaviour: Value, proximal: Value, new: Value, advantages: Value) -> float:
     """Return the loss of tokens with a proximity term to a third policy."""
     members = [
         {**member, "logprobs": [logprob]}
@@ -38,20 +38,20 @@ def near(recipe: Recipe, behaviour: Value, proximal: Value, new: Value, advantag
 
 @EXAMPLES.by("three policies")
 def three(example: Example) -> Found:
-    return {"loss": near(LOSSES, *(example.values[name] for name in ("lp_b", "lp_p", "lp", "A")))}
+    return {"loss": proximity_loss(LOSSES, *(example.values[name] for name in ("lp_b", "lp_p", "lp", "A")))}
 
 
 @EXAMPLES.by("proximal = behaviour is PPO")
 def coupled(example: Example) -> Found:
     old, new, advantages = (example.values[name] for name in ("old", "lp", "A"))
     ppo = single_tokens(given_advantages(recipes.PPO), old, new, advantages)["loss"]
-    return {"decoupled": near(LOSSES, old, old, new, advantages), "ppo": ppo}
+    return {"decoupled": proximity_loss(LOSSES, old, old, new, advantages), "ppo": ppo}
 
 
 @EXAMPLES.by("the KL form")
 def penalty(example: Example) -> Found:
     recipe = given_advantages(recipes.PPO_EWMA, clip=None, drift=KL(1.0, "k2", column="proximal_logprob"))
-    return {"loss": near(recipe, *(example.values[name] for name in ("lp_b", "lp_p", "lp", "A")))}
+    return {"loss": proximity_loss(recipe, *(example.values[name] for name in ("lp_b", "lp_p", "lp", "A")))}
 
 
 @EXAMPLES.by("the second minibatch meets another proximal policy than the first")
@@ -60,8 +60,8 @@ def second(example: Example) -> Found:
     behaviour, one = np.full(1, float(given["lp_b"])), np.full(1, float(given["A"]))
     pairs = [(given["lp_p"][[at]], given["lp"][[at]]) for at in (0, 1)]
     return {
-        "decoupled": [near(LOSSES, behaviour, proximal, new, one) for proximal, new in pairs],
-        "coupled": [near(LOSSES, behaviour, behaviour, new, one) for _, new in pairs],
+        "decoupled": [proximity_loss(LOSSES, behaviour, proximal, new, one) for proximal, new in pairs],
+        "coupled": [proximity_loss(LOSSES, behaviour, behaviour, new, one) for _, new in pairs],
     }
 
 

@@ -36,7 +36,7 @@ def numbers(example: Example) -> Found:
     return {"first": kept_counts(12, 20), "second": kept_counts(2, 30), "third": kept_counts(31, 1)}
 
 
-def who(penalties: Value, right: Value, seed: int | None) -> Value:
+def keeps_score(penalties: Value, right: Value, seed: int | None) -> Value:
     """Return which of a group of five, of which two stay, keep their score."""
     members = [
         {"path": "1 | 3", "reward": each, "success": bool(each), "rewards": {"tool_penalty": penalty}}
@@ -48,7 +48,7 @@ def who(penalties: Value, right: Value, seed: int | None) -> Value:
 
 @EXAMPLES.by("the cleanest are kept by the code")
 def cleanest(example: Example) -> Found:
-    return {"kept": who(example.values["p"], example.values["right"], None)}
+    return {"kept": keeps_score(example.values["p"], example.values["right"], None)}
 
 
 def test_a_right_rollout_is_drawn_with_a_chance_inverse_to_its_penalty() -> None:

@@ -21,7 +21,7 @@ UNDO = len(f"{RECIPE.rollout.undo}.")
 """Tokens of the recovery, including its end."""
 
 
-def imitated(logprobs: Value, mask: Value) -> tuple[Value, Value]:
+def imitation_loss(logprobs: Value, mask: Value) -> tuple[Value, Value]:
     """Return the loss of a recovery of these tokens, and the weight of each."""
     member = {"path": path_of(np.ones(len(mask))), "reward": 1.0, "facts": {"recovered": 1}, "unsampled": True}
     member["trainable"] = mask.astype(int).tolist()
@@ -41,7 +41,7 @@ def trained(run: Run) -> int:
 @EXAMPLES.by("a record of ten frames")
 def record(example: Example) -> Found:
     is_kept = example.values["kind"] > 0
-    loss, weights = imitated(example.values["logp"], is_kept)
+    loss, weights = imitation_loss(example.values["logp"], is_kept)
     return {"loss": loss, "mask": weights > 0, "frame_weight": np.unique(weights[is_kept])}
 
 
@@ -66,7 +66,7 @@ def recorded_again(example: Example) -> Found:
 @EXAMPLES.by("actions of a person")
 def of_a_person(example: Example) -> Found:
     logprobs = example.values["logp"]
-    return {"loss": imitated(logprobs, np.ones(len(logprobs)))[0]}
+    return {"loss": imitation_loss(logprobs, np.ones(len(logprobs)))[0]}
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -19,7 +19,7 @@ ALONE = "a group of one"
 CommonExamples(EXAMPLES, recipes.ROVER, but=[ALONE], losses=recipes.ROVER)
 
 
-def regressed(recipe: Recipe, reward: float, **numbers: Any) -> Found:
+def loss_and_gradient(recipe: Recipe, reward: float, **numbers: Any) -> Found:
     """Return loss and gradient of one answer with this reward."""
     count = len(numbers["new"])
     return dict(
@@ -53,14 +53,14 @@ def alone(example: Example) -> Found:
 @EXAMPLES.by("the first minibatch")
 def first(example: Example) -> Found:
     same = np.full(int(example.values["n"]), -1.0)
-    result = regressed(recipes.ROVER, float(example.values["r"]), old=same, new=same, u=same, u_old=same)
+    result = loss_and_gradient(recipes.ROVER, float(example.values["r"]), old=same, new=same, u=same, u_old=same)
     return {"loss": result["loss"], "derivative_per_token": result["gradient.logprob"][:1]}
 
 
 @EXAMPLES.by("a later minibatch")
 def later(example: Example) -> Found:
     given = {name: example.values[name] for name in ("old", "new", "u", "u_old")}
-    result = regressed(recipes.ROVER, float(example.values["r"]), **given)
+    result = loss_and_gradient(recipes.ROVER, float(example.values["r"]), **given)
     return {"loss": result["loss"], "derivative": result["gradient.logprob"]}
 
 

@@ -48,7 +48,7 @@ def unscored(example: Example) -> Found:
     return {"advantage": np.append(result["step.advantage"][:-1], np.nan)}
 
 
-def moved(price: PredictivePenalty, state: Any, divergence: float, entropy: float, reward: float) -> Any:
+def next_state(price: PredictivePenalty, state: Any, divergence: float, entropy: float, reward: float) -> Any:
     """Return the controller's state after a measurement."""
     return price.moved(state, {"reference_kl": divergence, "entropy": entropy, "reward": reward})
 
@@ -57,7 +57,7 @@ def moved(price: PredictivePenalty, state: Any, divergence: float, entropy: floa
 def controller(example: Example) -> Found:
     states = [PRICE.initial_state()]
     for reward, divergence, entropy in zip(*(example.values[name].tolist() for name in ("r", "KL", "H")), strict=True):
-        states.append(moved(PRICE, states[-1], divergence, entropy, reward))
+        states.append(next_state(PRICE, states[-1], divergence, entropy, reward))
     return {
         "smoothed_kl": np.array([state["kl"] for state in states[1:]]),
         "coefficient": np.array([PRICE.value(state) for state in states[1:]]),
@@ -73,8 +73,8 @@ def phases(example: Example) -> Found:
     ):
         rewards = [older] * 50 + [recent + spread, recent - spread] * 25
         state = {**PRICE.initial_state(), "kl": 10.0, "average": rewards[-1] - 0.02, "error": -1.0}
-        next_state = moved(PRICE, {**state, "rewards": rewards[:-1]}, 10.0, 1.9, rewards[-1])
-        thresholds.append(10.0 - PRICE.value(next_state) / 0.2)
+        new_state = next_state(PRICE, {**state, "rewards": rewards[:-1]}, 10.0, 1.9, rewards[-1])
+        thresholds.append(10.0 - PRICE.value(new_state) / 0.2)
     return {"threshold": np.array(thresholds)}
 
 

@@ -17,7 +17,7 @@ LOSSES = given_advantages(recipes.SAPO)
 ONE_STEP = recipes.SAPO.replace(minibatches=1)
 
 
-def alone(log_ratios: Value, advantage_values: Value) -> tuple[Value, Value]:
+def single_token_losses(log_ratios: Value, advantage_values: Value) -> tuple[Value, Value]:
     """Return losses of tokens, each a rollout of its own batch, and their gradients by log-prob."""
     pairs = zip(np.atleast_1d(log_ratios), np.broadcast_to(advantage_values, np.shape(log_ratios)), strict=True)
     results = [
@@ -30,9 +30,9 @@ def alone(log_ratios: Value, advantage_values: Value) -> tuple[Value, Value]:
 def gates(example: Example) -> Found:
     away = np.log(example.values["r"])
     return {
-        "gate_positive_advantage": -alone(away, np.array(1.0))[0],
-        "gate_negative_advantage": alone(away, np.array(-1.0))[0],
-        "loss_of_zero_advantage": alone(np.log([1.3]), np.array(0.0))[0],
+        "gate_positive_advantage": -single_token_losses(away, np.array(1.0))[0],
+        "gate_negative_advantage": single_token_losses(away, np.array(-1.0))[0],
+        "loss_of_zero_advantage": single_token_losses(np.log([1.3]), np.array(0.0))[0],
     }
 
 
@@ -41,7 +41,7 @@ def gradients(example: Example) -> Found:
     results: Found = {}
     for name in ("positive", "negative"):
         advantage_values = example.values[f"A_{name[:3]}"]
-        gradient = alone(np.log(example.values["r"]), advantage_values)[1]
+        gradient = single_token_losses(np.log(example.values["r"]), advantage_values)[1]
         results[f"gradient_{name}_advantage"] = gradient
         results[f"weight_{name}_advantage"] = -gradient / (example.values["r"] * advantage_values)
     return results
@@ -62,7 +62,7 @@ def three_responses(example: Example) -> Found:
     policy = {"logprob": (np.concatenate(away) - 1.0).tolist()}
     result = computed(ONE_STEP, ["draw.advantage", "loss"], members=members, policy=policy)
     of_tokens = {
-        f"loss_by_token_{name}": alone(each, advantage)[0]
+        f"loss_by_token_{name}": single_token_losses(each, advantage)[0]
         for name, each, advantage in zip("abc", away, result["draw.advantage"], strict=True)
     }
     return {"advantage": result["draw.advantage"], "loss": result["loss"], **of_tokens}

@@ -23,7 +23,7 @@ ALONE = recipes.SDAR.replace(loss=replace(LOSS, first_coefficient=0.0))
 GIVEN = recipes.SDAR.replace(advantage=GroupRelative(center="none", scale="none"))
 
 
-def gated(example: Example, members: list[dict[str, Any]]) -> Found:
+def gated_loss(example: Example, members: list[dict[str, Any]]) -> Found:
     """Return loss and gradient of the gated term alone, at the sampling policy."""
     p, q = (example.values[name].tolist() for name in ("p", "q"))
     return dict(
@@ -40,7 +40,7 @@ def gated(example: Example, members: list[dict[str, Any]]) -> Found:
 @EXAMPLES.by("a failure and a success of unequal length")
 def unequal(example: Example) -> Found:
     p = example.values["p"].tolist()
-    result = gated(
+    result = gated_loss(
         example,
         [
             {"path": "1 | 3 4", "reward": 0, "logprobs": p[:2]},
@@ -53,7 +53,7 @@ def unequal(example: Example) -> Found:
 @EXAMPLES.by("two turns, a tool's tokens between them")
 def turns(example: Example) -> Found:
     members = [{"path": "1 | 3 ~ 9 9 | 4 5", "reward": 0, "logprobs": example.values["p"].tolist()}]
-    return {"gradient": gated(example, members)["gradient.logprob"]}
+    return {"gradient": gated_loss(example, members)["gradient.logprob"]}
 
 
 @EXAMPLES.by("a later step of the batch")

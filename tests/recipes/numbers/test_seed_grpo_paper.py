@@ -35,7 +35,7 @@ def answered(rewards: Value, clusters: list[int], group: str = "task") -> list[d
     ]
 
 
-def of_sizes(*masses: float, size: int) -> list[int]:
+def clusters_with_shares(*masses: float, size: int) -> list[int]:
     """Return clusters of a number of answers that give these shares."""
     return np.repeat(np.arange(len(masses)), np.round(np.array(masses) * size).astype(int)).tolist()
 
@@ -51,7 +51,7 @@ def scaled(members: list[dict[str, Any]], **options: Any) -> tuple[Value, Value]
 def eight(example: Example) -> Found:
     given = example.values
     alpha, size = float(given["alpha"]), int(given["G"])
-    members = answered(given["R"], of_sizes(*given["p"], size=size))
+    members = answered(given["R"], clusters_with_shares(*given["p"], size=size))
     linear, factors = scaled(members, kind="linear", coefficient=alpha)
     return {
         "semantic_entropy": (1.0 - factors[0]) / alpha * np.log(size),
@@ -64,7 +64,7 @@ def eight(example: Example) -> Found:
 def port(example: Example) -> Found:
     given = example.values
     size = int(given["G"])
-    members = answered(np.arange(size) % 2, of_sizes(*given["p"], size=size))
+    members = answered(np.arange(size) % 2, clusters_with_shares(*given["p"], size=size))
     half = scaled(members, entropy="exact", kind="exponential", coefficient=float(given["alpha"]))[1]
     theirs = scaled(members, entropy="exact", kind="inverse", coefficient=0.0417)[1]
     return {"factor": half[0], "factor_of_the_port": theirs[0]}
@@ -73,8 +73,8 @@ def port(example: Example) -> Found:
 @EXAMPLES.by("groups of four and of three have different maxima")
 def maxima(example: Example) -> Found:
     members = [
-        *answered(np.array([1, 0, 0, 0]), of_sizes(*example.values["p4"], size=4), "four"),
-        *answered(np.array([1, 0, 0]), of_sizes(*example.values["p3"], size=3), "three"),
+        *answered(np.array([1, 0, 0, 0]), clusters_with_shares(*example.values["p4"], size=4), "four"),
+        *answered(np.array([1, 0, 0]), clusters_with_shares(*example.values["p3"], size=3), "three"),
     ]
     factors = scaled(members, kind="exponential", coefficient=float(example.values["alpha"]))[1]
     return {"factor": factors[[0, 4]]}
@@ -85,8 +85,8 @@ def ends(example: Example) -> Found:
     given = example.values
     size = int(given["G"])
     members = [
-        *answered(np.array([1, 0, 0, 0]), of_sizes(*given["one"], size=size), "one"),
-        *answered(np.array([1, 0, 0, 0]), of_sizes(*given["all"], size=size), "all"),
+        *answered(np.array([1, 0, 0, 0]), clusters_with_shares(*given["one"], size=size), "one"),
+        *answered(np.array([1, 0, 0, 0]), clusters_with_shares(*given["all"], size=size), "all"),
     ]
     return {"factor": scaled(members, coefficient=float(given["alpha"]))[1][[0, size]]}
 

@@ -31,7 +31,7 @@ def response_tokens(*responses: Value) -> tuple[Tokens, torch.Tensor]:
     return Tokens(torch.zeros(len(ids)).double(), None, streams, SimpleNamespace(top_p_entropy=entropy)), entropy
 
 
-def of_peak(entropy: float) -> Value:
+def peak_response(entropy: float) -> Value:
     """Return a response whose only peak has this entropy."""
     return np.array([0.0, 0.0, entropy])
 
@@ -64,7 +64,7 @@ def anchored(example: Example) -> Found:
     first = ANCHOR.anchor
     state = first.initial_state()
     for mean in example.values["H"]:
-        tokens, entropy = response_tokens(of_peak(mean))
+        tokens, entropy = response_tokens(peak_response(mean))
         penalty = replace(ANCHOR, anchor=first.value(state))(tokens)
         state = first.moved(state, {first.metric: mean})
         penalty.backward()
@@ -76,7 +76,7 @@ def anchored(example: Example) -> Found:
 @EXAMPLES.by("square of each micro-batch")
 def square(example: Example) -> Found:
     anchor = replace(ANCHOR, anchor=float(example.values["H0"]))
-    penalty = anchor(response_tokens(*map(of_peak, example.values["H"]))[0])
+    penalty = anchor(response_tokens(*map(peak_response, example.values["H"]))[0])
     return {"of_the_whole_mini_batch": penalty.item() / anchor.coefficient}
 
 
@@ -95,7 +95,7 @@ def losses(example: Example) -> Found:
 
     def loss(logprob: Value, entropy: Value) -> Value:
         members = answers([3, 1], given["A"].tolist())
-        policy = {"logprob": logprob.tolist(), "top_p_entropy": [*of_peak(float(entropy)).tolist(), 0.0]}
+        policy = {"logprob": logprob.tolist(), "top_p_entropy": [*peak_response(float(entropy)).tolist(), 0.0]}
         return computed(recipe, ["loss"], members=members, policy=policy)["loss"]
 
     return {

@@ -22,7 +22,7 @@ CommonExamples(
 )
 
 
-def at(iteration: int, length: int = 100) -> Recipe:
+def recipe_at(iteration: int, length: int = 100) -> Recipe:
     """Return the recipe of an iteration, with all schedules of this length."""
     bonus = recipes.SPEAR.chain("reward")[1]
     changed = {name: replace(getattr(bonus, name), iterations=length) for name in ("coefficient", "at_most")}
@@ -41,7 +41,7 @@ def tool_reward(example: Example) -> Found:
     ]
 
     def bonus(iteration: int) -> Value:
-        recipe = at(iteration).replace(advantage=recipes.GRPO.advantage, weight=None)
+        recipe = recipe_at(iteration).replace(advantage=recipes.GRPO.advantage, weight=None)
         return computed(recipe, ["draw.score"], members=members)["draw.score"]
 
     return {"step_50": bonus(50), "step_101": bonus(101)}
@@ -50,7 +50,7 @@ def tool_reward(example: Example) -> Found:
 @EXAMPLES.by("weight of the replay loss")
 def weight(example: Example) -> Found:
     del example
-    return {"weight": np.array([at(iteration).replay.coefficient for iteration in (0, 50, 100, 150)], float)}
+    return {"weight": np.array([recipe_at(iteration).replay.coefficient for iteration in (0, 50, 100, 150)], float)}
 
 
 @EXAMPLES.by("covariances")

@@ -33,7 +33,7 @@ def wins(*groups: Value, recipe: Recipe = recipes.SPPO) -> list[Value]:
     return np.split(draw_scores, np.cumsum([len(group) for group in groups])[:-1])
 
 
-def regressed(answers: Sequence[tuple[Value, Value]], chances: Sequence[float], beta: float) -> Found:
+def regression_loss(answers: Sequence[tuple[Value, Value]], chances: Sequence[float], beta: float) -> Found:
     """Return the loss of a group of answers with new and old log-probs and win probabilities."""
     recipe = recipes.SPPO.replace(reward=OutcomeScore(), loss=replace(recipes.SPPO.loss, beta=beta))
     members = [
@@ -47,7 +47,7 @@ def regressed(answers: Sequence[tuple[Value, Value]], chances: Sequence[float], 
 def targets(chances: Sequence[float], beta: float) -> Value:
     """Return the regression targets of answers' log-ratios: their gradients at a log-ratio of 0."""
     still = (np.full(1, -1.0), np.full(1, -1.0))
-    result = regressed([still] * len(chances), chances, beta)
+    result = regression_loss([still] * len(chances), chances, beta)
     return -len(chances) / 2 * result["gradient.logprob"]
 
 
@@ -68,7 +68,7 @@ def test_a_response_without_comparisons_is_not_an_opponent() -> None:
 def best_and_worst(example: Example) -> Found:
     given = example.values
     answers = [(given["w"], given["w_t"]), (np.ravel(given["l"]), np.ravel(given["l_t"]))]
-    result = regressed(answers, [float(given["P_w"]), float(given["P_l"])], float(given["beta"]))
+    result = regression_loss(answers, [float(given["P_w"]), float(given["P_l"])], float(given["beta"]))
     return {"loss": result["loss"], "derivative_by_log_ratio": result["gradient.logprob"][[0, -1]]}
 
 
@@ -87,7 +87,9 @@ def steps(example: Example) -> Found:
     given = example.values
     rows = zip(given["logp"], given["logp_t"], given["P"].tolist(), strict=True)
     beta = float(given["beta"])
-    return {"square": np.concatenate([regressed([(now, old)], [chance], beta)["loss"] for now, old, chance in rows])}
+    return {
+        "square": np.concatenate([regression_loss([(now, old)], [chance], beta)["loss"] for now, old, chance in rows])
+    }
 
 
 @pytest.mark.parametrize("name", EXAMPLES.names)

@@ -28,7 +28,9 @@ def labelled(members: list[dict[str, Any]]) -> dict[str, Any]:
     return {"members": [{**member, "facts": facts} for member in members]}
 
 
-def kept(labelled: dict[str, list[float]], unlabelled: dict[str, list[float]], component: SimilarCurves) -> list[float]:
+def trained_tasks(
+    labelled: dict[str, list[float]], unlabelled: dict[str, list[float]], component: SimilarCurves
+) -> list[float]:
     """Return which unlabelled tasks of a batch are trained."""
     trained_names = component.kept(component.initial_state(), labelled, unlabelled)
     return [float(name in trained_names) for name in unlabelled]
@@ -56,7 +58,7 @@ def votes(example: Example) -> Found:
     }
 
 
-def least(
+def highest_bar(
     name: str,
     labelled_curves: dict[str, list[float]],
     unlabelled_curves: dict[str, list[float]],
@@ -81,8 +83,8 @@ def similarity(example: Example) -> Found:
     best = sum((np.array(curve) - np.mean(curve)) / np.std(curve) for curve in labelled_curves.values())
     code = SimilarCurves(visits=2, fraction=0.0, similarity="each_curve")
     return {
-        "similarity": [least(name, labelled_curves, unlabelled_curves, best, code) for name in unlabelled_curves],
-        "over_the_threshold": kept(labelled_curves, unlabelled_curves, code),
+        "similarity": [highest_bar(name, labelled_curves, unlabelled_curves, best, code) for name in unlabelled_curves],
+        "over_the_threshold": trained_tasks(labelled_curves, unlabelled_curves, code),
     }
 
 
@@ -91,15 +93,19 @@ def mean_curve(example: Example) -> Found:
     labelled_curves = {name: example.values[name].tolist() for name in ("ref1", "ref2")}
     best = np.mean(list(labelled_curves.values()), axis=0)
     waits = replace(CURVES, visits=2, fraction=0.0)
-    return {"cosine_without_centring": least("u2", labelled_curves, {"u2": example.values["u2"].tolist()}, best, waits)}
+    return {
+        "cosine_without_centring": highest_bar(
+            "u2", labelled_curves, {"u2": example.values["u2"].tolist()}, best, waits
+        )
+    }
 
 
 @EXAMPLES.by("a curve that does not change")
 def constant(example: Example) -> Found:
     curve = example.values["u"].tolist()
     code = SimilarCurves(visits=2, similarity="each_curve")
-    only = kept({"l": [0.0, 0.5, 1.0]}, {"u": curve}, code)
-    beside = kept({"l": [0.0, 0.5, 1.0]}, {"u": curve, "v": [0.0, 0.25, 0.5]}, replace(code, at_least=1e-6))
+    only = trained_tasks({"l": [0.0, 0.5, 1.0]}, {"u": curve}, code)
+    beside = trained_tasks({"l": [0.0, 0.5, 1.0]}, {"u": curve, "v": [0.0, 0.25, 0.5]}, replace(code, at_least=1e-6))
     assert (only, beside) == ([1.0], [0.0, 1.0]), "one is always kept, by a similarity of 0"
     return {"z": np.array(curve) * beside[0]}
 
@@ -116,7 +122,7 @@ def ranked(similarities: Sequence[float]) -> dict[str, list[float]]:
 def selection(example: Example) -> Found:
     similarities = example.values["sim"] + 1e-9  # rounding decides at the edge
     waits = SimilarCurves(visits=2, fraction=CURVES.fraction, at_least=CURVES.at_least)
-    return {"keep": kept({"l": [-1.0, 0.0, 1.0]}, ranked(similarities), waits)}
+    return {"keep": trained_tasks({"l": [-1.0, 0.0, 1.0]}, ranked(similarities), waits)}
 
 
 @EXAMPLES.by("none reaches the threshold")
@@ -125,8 +131,8 @@ def best_of_none(example: Example) -> Found:
     waits = SimilarCurves(visits=2, fraction=CURVES.fraction, at_least=CURVES.at_least)
     assert CURVES.visits == 8
     return {
-        "keep": kept({"l": [-1.0, 0.0, 1.0]}, curves, waits),
-        "keep_in_warm_up": kept({"l": [-1.0, 0.0, 1.0]}, curves, CURVES),
+        "keep": trained_tasks({"l": [-1.0, 0.0, 1.0]}, curves, waits),
+        "keep_in_warm_up": trained_tasks({"l": [-1.0, 0.0, 1.0]}, curves, CURVES),
     }
 
 

@@ -21,7 +21,7 @@ EXAMPLES = PaperExamples("tree_opo")
 LOSSES = given_advantages(recipes.TREE_OPO)
 
 
-def worth(right: int, count: int) -> tuple[float, float]:
+def branch_rewards(right: int, count: int) -> tuple[float, float]:
     """Return mean and largest reward below the first turn of a search with a number of branches through it."""
     rewards = [1.0] * right + [0.0] * (count - right)
     forks = [{"fork": 0, "nodes": 3, "path": "| 4"}] * (count - 1)
@@ -47,7 +47,7 @@ def compared(rewards: Sequence[float], values: Sequence[float], **options: Any) 
 @EXAMPLES.by("a group of five prefixes")
 def five(example: Example) -> Found:
     counts = zip(example.values["success"].astype(int), example.values["count"].astype(int), strict=True)
-    mean, best = np.array([worth(int(right), int(count)) for right, count in counts]).T
+    mean, best = np.array([branch_rewards(int(right), int(count)) for right, count in counts]).T
     rewards = example.values["r"]
     return {
         "value": mean,

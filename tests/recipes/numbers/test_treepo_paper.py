@@ -22,7 +22,7 @@ BEFORE, DIVISION = recipes.TREE_PO.chain("advantage")
 CommonExamples(EXAMPLES, recipes.TREE_PO.replace(advantage=BEFORE), losses=given_advantages(recipes.TREE_PO))
 
 
-def before(rewards: Value, **options: Any) -> Found:
+def advantages_before(rewards: Value, **options: Any) -> Found:
     """Return advantages of five leaves before the division; three share a first segment, and two another."""
     members = [
         {"path": "1 | 3 ~ 9 | 4"},
@@ -40,18 +40,18 @@ def before(rewards: Value, **options: Any) -> Found:
 
 @EXAMPLES.by("a prompt of five leaves, two subtrees")
 def subtrees(example: Example) -> Found:
-    return before(example.values["R"])
+    return advantages_before(example.values["R"])
 
 
 @EXAMPLES.by("weighted by the number of leaves")
 def weighted(example: Example) -> Found:
     del example
-    return before(np.array([1.0, 0.0, 0.0, 1.0, 1.0]), weighting="group_size")
+    return advantages_before(np.array([1.0, 0.0, 0.0, 1.0, 1.0]), weighting="group_size")
 
 
 @EXAMPLES.by("subgroups without a difference are rejected")
 def rejected(example: Example) -> Found:
-    return before(example.values["R"], weighting="group_size", drop_constant=True)
+    return advantages_before(example.values["R"], weighting="group_size", drop_constant=True)
 
 
 def divided(link: GroupRelative, example: Example) -> Found:

@@ -66,7 +66,9 @@ def near(example: Example) -> Found:
     return {"taught": DEPTH.taught(trajectories([3, 2], example.values["K"], [1.0, 0.0]))}
 
 
-def after(state: dict[str, float | None], turns: Sequence[int], failed: Sequence[int] = ()) -> dict[str, float | None]:
+def state_after(
+    state: dict[str, float | None], turns: Sequence[int], failed: Sequence[int] = ()
+) -> dict[str, float | None]:
     """Return the state after full rollouts with a divergence of 0."""
     lengths, rewards = [*turns, *failed], [*[1.0] * len(turns), *[0.0] * len(failed)]
     batch = trajectories(lengths, np.zeros(max(lengths)), rewards)
@@ -77,9 +79,9 @@ def after(state: dict[str, float | None], turns: Sequence[int], failed: Sequence
 def coverage(example: Example) -> Found:
     turns = example.values["turns"].astype(int).tolist()
     known: dict[str, float | None] = {"covered": float(example.values["before"]), "depth": None}
-    few = after(known, turns[: int(example.values["few"])], failed=[20, 20, 20])
+    few = state_after(known, turns[: int(example.values["few"])], failed=[20, 20, 20])
     return {
-        "covered": after(DEPTH.initial_state(), turns, failed=[20])["covered"],
+        "covered": state_after(DEPTH.initial_state(), turns, failed=[20])["covered"],
         "covered_of_few": few["covered"],
     }
 
@@ -88,7 +90,7 @@ def coverage(example: Example) -> Found:
 def smoothed(example: Example) -> Found:
     depths, limits = [], []
     for before, measured in zip(example.values["H"].tolist(), example.values["measured"].tolist(), strict=True):
-        state = after({"covered": measured, "depth": before}, [1])  # one success does not change the coverage
+        state = state_after({"covered": measured, "depth": before}, [1])  # one success does not change the coverage
         depths.append(state["depth"])
         limits.append(DEPTH.limit(9, state))
     return {"depth": np.array(depths), "turns": np.array(limits)}

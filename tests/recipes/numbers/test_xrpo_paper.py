@@ -72,7 +72,7 @@ def collected(folder: Path, *right: Sequence[int]) -> list[Batch]:
     return batches
 
 
-def later_ones(batch: Batch) -> Value:
+def fifth_is_seeded(batch: Batch) -> Value:
     """Return whether the fifth rollout of each task was seeded, given the successes of its first four."""
     groups, seeded, score = (batch.column(name, "draw") for name in ("group_id", "seeded", "success"))
     results = {}
@@ -91,8 +91,8 @@ def seeded(example: Example) -> Found:
     with TemporaryDirectory() as folder:
         first, _, last = collected(Path(folder) / "run", [0, 0, 0], [4, 4, 4], [0, 2, 4])
     assert max(row.prompt.count(RIGHT) for row in told(last)) == 2
-    none, some, every = later_ones(last)
-    return {"seeded": np.array([none, some, later_ones(first)[0], every])}
+    none, some, every = fifth_is_seeded(last)
+    return {"seeded": np.array([none, some, fifth_is_seeded(first)[0], every])}
 
 
 def sharpened(rewards: Sequence[float], logprobs: Sequence[Sequence[float]], plain: GroupRelative = PLAIN) -> Value:
