@@ -38,6 +38,21 @@ def test_the_list_has_all(output_of: Callable[..., str]) -> None:
     assert f"{len(recipes.names())} of {len(recipes.names())} recipes" in printed
 
 
+@pytest.mark.parametrize("columns", [60, 100])
+@pytest.mark.parametrize("filters", [(), ("--phase", "replay"), ("--facts",)])
+def test_a_terminal_shows_the_purposes(
+    output_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch, columns: int, filters: tuple[str, ...]
+) -> None:
+    whole = output_of(*filters)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    printed = output_of(*filters)
+    assert max(map(len, printed.splitlines())) <= columns
+    assert printed.split()[:2] == ["recipe", "purpose"]
+    purpose = RecipePage.of("arpo_gui").purpose
+    assert set(purpose.partition(" (")[0].split()) <= set(printed.split())
+    assert {line.split()[0] for line in printed.splitlines()} >= set(listed(whole))
+
+
 def test_the_list_is_filtered_by_phase_needs_and_facts(output_of: Callable[..., str]) -> None:
     replayed = listed(output_of("--phase", "replay"))
     assert replayed == [name for name in recipes.names() if recipes.get(name).replay is not None]

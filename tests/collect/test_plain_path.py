@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +40,8 @@ UNUSED = {
     "rollout/prefix.py",
     "rollout/search_tree.py",
 }
+MOST = {"files": 55, "functions": 450, "moves": 1300, "record types": 12}
+"""Largest size of the plainest iteration, without the folders that run the transformer; it may only shrink."""
 USED = {"collect/collector.py", "collect/driver.py", "rollout/group.py", "rollout/branch.py"}
 
 
@@ -117,3 +121,16 @@ def test_a_feature_is_entered_if_it_is_used(options: dict[str, Any], recipe: Any
     collect.close()
     assert files <= found
     assert files <= UNUSED
+
+
+@pytest.mark.full
+def test_the_plainest_iteration_stays_small(tmp_path: Path) -> None:
+    bench = Path(__file__).parents[2] / "bench" / "plainest_iteration.py"
+    subprocess.run([sys.executable, bench, "--json", tmp_path / "size.json"], check=True, capture_output=True)
+    size = json.loads((tmp_path / "size.json").read_text())
+    row = size["parts"]["without engine and model"]
+    counts = {name: row[name] for name in ("files", "moves")}
+    counts["functions"] = row["functions"] - row["comprehensions of these"]  # Python 3.12 calls no comprehension
+    counts["record types"] = size["collect"]["record types"]
+    assert {name: count for name, count in counts.items() if count > MOST[name]} == {}
+    assert min(counts.values()) > 5

@@ -84,8 +84,18 @@ def console() -> Console:
     return Console(width=None if limited else _UNLIMITED, highlight=False)
 
 
-def print_columns(out: Console, names: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; columns that do not fit are wrapped into further parts, each with the first column."""
+def print_columns(
+    out: Console, names: Sequence[str], rows: Sequence[Sequence[str]], *, wrap_texts: bool = False
+) -> None:
+    """Print a table as wide as the console.
+
+    Args:
+        out: the console.
+        names: of the columns.
+        rows: the cells of each row.
+        wrap_texts: wrap the texts of all columns but the first. False: columns that do not fit are printed below, in
+            further tables, each with the first column.
+    """
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
@@ -97,7 +107,7 @@ def print_columns(out: Console, names: Sequence[str], rows: Sequence[Sequence[st
 
     parts: list[list[int]] = []
     for index in range(1, len(names)):
-        if parts and width(0) + sum(map(width, parts[-1])) + width(index) <= out.width + 2:
+        if parts and (wrap_texts or width(0) + sum(map(width, parts[-1])) + width(index) <= out.width + 2):
             parts[-1].append(index)
         else:
             parts.append([index])
@@ -107,7 +117,9 @@ def print_columns(out: Console, names: Sequence[str], rows: Sequence[Sequence[st
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for index in (0, *part):
             numeric = all(row[index][:1].isdigit() or row[index][:1] in "+-" for row in rows if row[index])
-            table.add_column(names[index], justify="right" if numeric else "left", overflow="fold")
+            table.add_column(
+                names[index], justify="right" if numeric else "left", overflow="fold", no_wrap=wrap_texts and index == 0
+            )
         for row in rows:
             table.add_row(*(Text(row[index]) for index in (0, *part)))
         out.print(table)

@@ -107,17 +107,18 @@ def _list(phases: list[str], needs: list[str], *, facts: bool, incomplete: bool,
     out = console()
     if incomplete:
         left = [[page.recipe.name, *entry] for page in found for entry in page.left_out]
-        print_columns(out, ["recipe", "left out", "why"], left)
+        print_columns(out, ["recipe", "left out", "why"], left, wrap_texts=True)
         compared = sum(bool(page.equations) for page in pages)
         out.print(f"{len(found)} of {compared} recipes that were compared with their source leave something out")
         return
-    names = ["recipe", *(phases or ["source"]), *(["facts"] if facts else []), "for"]
+    names = ["recipe", "purpose", *(["facts"] if facts else []), *(phases or ["source"])]
     rows = []
     for page in found:
         changes = [page.phases[phase] for phase in phases] or [page.recipe.source]
         fact_names = [", ".join(fact.name for fact in page.facts)] if facts else []
-        rows.append([page.recipe.name, *changes, *fact_names, page.purpose])
-    print_columns(out, names, rows)
+        purpose = page.purpose if phases else page.purpose.replace(f" ({page.recipe.source})", "")
+        rows.append([page.recipe.name, purpose, *fact_names, *changes])
+    print_columns(out, names, rows, wrap_texts=True)
     out.print(f"{len(found)} of {len(pages)} recipes; agentrl recipes show NAME prints the page of one")
 
 
@@ -158,7 +159,7 @@ def _diff(one: RecipePage, other: RecipePage, *, json: bool) -> None:
         return
     out = console()
     if rows:
-        print_columns(out, ["place", one.recipe.name, other.recipe.name], rows)
+        print_columns(out, ["place", one.recipe.name, other.recipe.name], rows, wrap_texts=True)
     else:
         out.print(f"{one.recipe.name} and {other.recipe.name} are equal", markup=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,17 +16,18 @@ from agentrl_core.collect.iteration import (
     COLUMNS,
     FAILURES,
     TOKENS,
-    BuiltBatch,
     IterationInputs,
     TokenLedger,
     draw_columns,
 )
+from agentrl_core.collect.recorded_episode import EnvironmentHandle
 from agentrl_core.collect.rollout_log import IterationLog, digest, read_value, write_value
 from agentrl_core.collect.rollout_workers import WorkerDriver
 from agentrl_core.collect.validation import check_chosen
+from agentrl_core.collect.warn_once import WarnOnce
 from agentrl_core.component.state import SELECTION, pack_state
 from agentrl_core.data.batch import Batch
-from agentrl_core.exceptions import RecipeError
+from agentrl_core.exceptions import AgentRLWarning, InvalidInputError, RecipeError
 from agentrl_core.rollout.progress import Progress
 from agentrl_core.select import Selection, SelectionRequest
 from agentrl_core.select.selector import SURVEY, TRAIN
@@ -38,15 +40,26 @@ class BatchBuilder:
 
     Args:
         inputs: inputs of the iteration.
+
+    Attributes:
+        batch: the batch after `build`, with column `score` and the selection in its state; rejected groups and surveys
+            have no draws.
+        domains: domains of its tasks, by id.
+        admitted: number of admitted groups.
+        selections: the selections of the rounds.
+        ledger: token balance of the iteration.
     """
+
+    batch: Batch
 
     def __init__(self, inputs: IterationInputs) -> None:
         self._inputs = inputs
         self._replay = inputs.replay() if inputs.recipe.replay is not None else None
         self._parts: list[Batch] = []
         self._places: dict[str, int] = {}
-        self._domains: dict[str, str] = {}
-        self._drawn = self._known = self._seen = self._judged = 0
+        self.domains: dict[str, str] = {}
+        self._retries = inputs.now.admit.becomes(0) != "replace"
+        self._drawn = self._scored = self._seen = self._judged = 0
         self._rewarded = False
         self._failures = {"failed": 0, "abandoned": 0}
         self.admitted = 0
@@ -56,7 +69,7 @@ class BatchBuilder:
     def add_selection(self, rows: NDArray[np.int64]) -> None:
         """Record the selected rows of the pool."""
         for row, (_, task) in zip(rows.tolist(), self._inputs.pool.tasks(rows), strict=True):
-            self._places[task.task_id], self._domains[task.task_id] = row, task.domain
+            self._places[task.task_id], self.domains[task.task_id] = row, task.domain
 
     def survey(self, fresh: Batch) -> None:
         """Record groups without draws."""
@@ -71,8 +84,7 @@ class BatchBuilder:
             again: the retries in its first rows.
         """
         admission, held = self._inputs.now.admit, 0
-        retries = admission.becomes(0) != "replace"
-        if retries:
+        if self._retries:
             first = np.unique(fresh.keys("group_id", "draw"), return_index=True)[1]
             tasks = fresh.texts("task_id", "draw")
             entries = entries_of([tasks[row] for row in first], selection, self._inputs.pool)
@@ -84,7 +96,7 @@ class BatchBuilder:
         if self._replay is not None:
             batch = self._replay.inject(batch, self._score, self._seen, held)
         groups, scores = batch.keys("group_id", "draw"), batch.column("score", "draw")
-        self._drawn, self._known = self._drawn + len(scores), self._known + int(np.isfinite(scores).sum())
+        self._drawn, self._scored = self._drawn + len(scores), self._scored + int(np.isfinite(scores).sum())
         self._rewarded = self._rewarded or bool(np.isfinite(batch.column("reward", "draw")).any())
         # Groups are sorted by key, independent of which ended first.
         judged = np.where(np.isfinite(scores), batch.column(admission.judged, "draw"), np.nan)
@@ -93,7 +105,7 @@ class BatchBuilder:
         self._judged = len(self._parts)
         self._parts.append(batch if accepted.all() else batch.select_draws(np.flatnonzero(accepted[groups])))
         self.admitted += int(accepted.sum()) - held
-        if not retries:
+        if not self._retries:
             return None
         rejected = ~np.isin(matching(fresh, batch), group_ids(batch)[accepted])
         return GroupRetries.of(fresh, rejected, entries, selection, again, admission)
@@ -103,8 +115,8 @@ class BatchBuilder:
         self._failures["failed"] += progress.failed
         self._failures["abandoned"] += progress.abandoned
 
-    def build(self, group_size: int) -> BuiltBatch:
-        """Return the batch: admitted groups, with those that replay mixes in."""
+    def build(self, group_size: int) -> BatchBuilder:
+        """Make the batch of the admitted groups, with those that replay mixes in."""
         inputs, parts = self._inputs, self._parts
         batch = parts[0] if len(parts) == 1 else Batch.concat(parts)
         # A restart scores the batch as a whole, so batches of several rounds or cuts are scored again for equal scores.
@@ -121,7 +133,42 @@ class BatchBuilder:
             FAILURES: self._failures,
             TOKENS: vars(self.ledger),
         }
-        return BuiltBatch(batch.with_state(state), self._domains, self._drawn, self._known, self._rewarded)
+        self.batch = batch.with_state(state)
+        self._parts = []  # their memory
+        return self
+
+    def warn_without_draws(self, notices: WarnOnce, worlds: Mapping[str, EnvironmentHandle]) -> None:
+        """Report an iteration without training data, each time; raise an error if the environment is the cause.
+
+        A program without finished trajectories and without failures is accepted.
+
+        Args:
+            notices: warns once in a run.
+            worlds: the environments.
+
+        Raises:
+            InvalidInputError: the environment paid NaN in each draw.
+        """
+        recipe, iteration, failed = self._inputs.recipe, self._inputs.iteration, self._failures["failed"]
+        if not self.batch.num_draws and (self._drawn or failed):
+            why = f"{recipe.admit.title()} admitted none of the {self._drawn} draws that were rolled out"
+            why = why if self._drawn else f"{failed} trajectories failed, and none was left"
+            warnings.warn(
+                f"iteration {iteration} has no draws, so it makes no update: {why}", AgentRLWarning, stacklevel=2
+            )
+        if not self._drawn or self._scored:
+            return
+        unscored = f"none of the {self._drawn} draws of iteration {iteration} has a score"
+        if not self._rewarded:
+            titles = ", ".join(world.title for world in worlds.values())
+            raise InvalidInputError(
+                f"{unscored}, because environment {titles} paid NaN for each of them; return numbers in "
+                "StepResult.reward"
+            )
+        notices.once(
+            "scores",
+            f"{unscored}: phase reward of recipe {recipe.name!r} turns each reward into NaN; check its components",
+        )
 
     def _score(self, batch: Batch) -> Batch:
         return self._inputs.score(_with_tasks(self._inputs, batch, self._places))
@@ -129,7 +176,7 @@ class BatchBuilder:
 
 def make_batch(
     inputs: IterationInputs, driver: RolloutDriver | WorkerDriver, log: IterationLog, tasks: int, group_size: int
-) -> BuiltBatch:
+) -> BatchBuilder:
     """Select, roll out, reward, inject, admit, until enough groups are admitted; then mix in replay and score it.
 
     Args:

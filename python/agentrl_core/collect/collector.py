@@ -17,21 +17,19 @@ import numpy as np
 
 from agentrl_core import _core
 from agentrl_core.collect import event_loop as loop
-from agentrl_core.collect.batch_builder import make_batch
+from agentrl_core.collect.batch_builder import BatchBuilder, make_batch
 from agentrl_core.collect.batch_policy import WHOLE, BatchPolicy
 from agentrl_core.collect.driver import CollectionSettings, RolloutDriver
 from agentrl_core.collect.evaluation import Evaluation
 from agentrl_core.collect.event_loop import slot_limiters, trim_heap
 from agentrl_core.collect.import_trajectories import imported
 from agentrl_core.collect.iteration import (
-    BuiltBatch,
     IterationInputs,
     attach_current_state,
     check_losses,
     check_stepped,
     iteration_record,
     score_again,
-    warn_without_draws,
     with_committed_columns,
     with_counts,
 )
@@ -219,7 +217,7 @@ class Collector:
         self._prefetcher = (
             IterationPrefetcher(staleness, recipe, store, self._logs, self._make_prefetched) if staleness else None
         )
-        self._limiters = slot_limiters(concurrency, environments)
+        self._limiters = slot_limiters(concurrency, environments) if staleness else None
         self._run: dict[str, Any] = {"recipe": json.loads(json.dumps(recipe.to_dict())), "seed": self.seed}
         self._check_run(self._run, {})
         self._head = self._head.carried(recipe, self._run, self._notices)
@@ -566,12 +564,10 @@ class Collector:
         else:
             made = self._prefetcher.take(head.iteration, self.progress)
             batch = attach_current_state(made.batch, self.recipe, head.components)
-        if not (made.scored and made.batch.num_draws):
-            titles = ", ".join(world.title for world in self.worlds.values())
-            warn_without_draws(self._notices, self.recipe, titles, made, head.iteration)
+        made.warn_without_draws(self._notices, self.worlds)
         if log.unused:
             warn_unused_records(self._notices, log)
-        with_changes, self._tasks = batch._core.advance_tasks(head.tasks, dict(made.domains))
+        with_changes, self._tasks = batch._core.advance_tasks(head.tasks, made.domains)
         trim_heap(with_changes.level_len("node_token"))
         return Batch(with_changes)
 
@@ -583,7 +579,7 @@ class Collector:
         tasks: int,
         group_size: int,
         settings: CollectionSettings,
-    ) -> BuiltBatch:
+    ) -> BatchBuilder:
         """Build the batch of an iteration: select tasks, roll out, and admit groups."""
         inputs = IterationInputs(iteration, self.recipe, head, self._known_pool(head.tasks), self.seed, self.store)
         if self._is_partial:
@@ -603,8 +599,8 @@ class Collector:
         tasks: int,
         group_size: int,
         log: IterationLog,
-        task: IterationTask[BuiltBatch],
-    ) -> BuiltBatch:
+        task: IterationTask[BatchBuilder],
+    ) -> BatchBuilder:
         """Build the batch of an iteration in a separate thread, concurrently with other iterations."""
         settings = replace(self._settings(), progress=task.check_stopped, limiters=self._limiters, turn=task)
         if self._is_partial:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.collect.run_state import RunState
-from agentrl_core.collect.warn_once import WarnOnce
 from agentrl_core.component.state import SELECTION, IterationRecord, State, unpack_state
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.codes import CODES
 from agentrl_core.data.store import Store
-from agentrl_core.exceptions import AgentRLWarning, InvalidInputError, RecipeError
+from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe, place_of
 from agentrl_core.replay.apply import ReplayPhase
 from agentrl_core.replay.base import Replay
@@ -34,50 +32,6 @@ COLUMNS = "columns"
 """Key in the state of an open batch: the columns of its draws."""
 _START_STATES = "began"
 """Key in the state of a prefetched batch: the states of components at its start."""
-
-
-@dataclass(frozen=True, eq=False)
-class BuiltBatch:
-    """The collected batch of an iteration, with counts of its collection.
-
-    Attributes:
-        batch: the batch, with column `score` and the selection in its state; rejected groups and surveys have no draws.
-        domains: domains of its tasks, by id.
-        drawn: number of draws before admission.
-        scored: number of them with a score.
-        rewarded: whether any draw has a reward that is not NaN.
-    """
-
-    batch: Batch
-    domains: Mapping[str, str]
-    drawn: int
-    scored: int
-    rewarded: bool
-
-
-def warn_without_draws(notices: WarnOnce, recipe: Recipe, titles: str, made: BuiltBatch, iteration: int) -> None:
-    """Report an iteration without training data, each time; raise an error if the environment is the cause.
-
-    A program without finished trajectories and without failures is accepted.
-
-    Raises:
-        InvalidInputError: the environment paid NaN in each draw.
-    """
-    failed = int(made.batch.state.get(FAILURES, {}).get("failed", 0))
-    if not made.batch.num_draws and (made.drawn or failed):
-        why = f"{recipe.admit.title()} admitted none of the {made.drawn} draws that were rolled out"
-        why = why if made.drawn else f"{failed} trajectories failed, and none was left"
-        warnings.warn(f"iteration {iteration} has no draws, so it makes no update: {why}", AgentRLWarning, stacklevel=2)
-    if not made.drawn or made.scored:
-        return
-    found = f"none of the {made.drawn} draws of iteration {iteration} has a score"
-    if not made.rewarded:
-        raise InvalidInputError(
-            f"{found}, because environment {titles} paid NaN for each of them; return numbers in StepResult.reward"
-        )
-    notices.once(
-        "scores", f"{found}: phase reward of recipe {recipe.name!r} turns each reward into NaN; check its components"
-    )
 
 
 def draw_columns(batch: Batch) -> dict[str, NDArray[Any]]:

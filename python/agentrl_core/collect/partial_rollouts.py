@@ -13,7 +13,7 @@ import numpy as np
 from agentrl_core.collect.batch_builder import BatchBuilder, select
 from agentrl_core.collect.batch_policy import BatchPolicy
 from agentrl_core.collect.driver import CollectionSettings, RolloutDriver
-from agentrl_core.collect.iteration import BuiltBatch, IterationInputs, TokenCounts, TokenLedger
+from agentrl_core.collect.iteration import IterationInputs, TokenCounts, TokenLedger
 from agentrl_core.collect.rollout_log import CARRIED, IterationLog, digest, group_of, read_value, write_value
 from agentrl_core.data.batch import Batch
 from agentrl_core.engine.base import Engine, Request, Segment
@@ -322,7 +322,7 @@ def make_partial_batch(
     later: Callable[[], IterationLog],
     tasks: int,
     group_size: int,
-) -> BuiltBatch:
+) -> BatchBuilder:
     """Build the batch from groups in flight: carried-over groups, and new ones for the rest.
 
     Groups in flight at the cut are in the rollout log of the next iteration before this returns.

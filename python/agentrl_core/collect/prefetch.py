@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from agentrl_core.collect.iteration import BuiltBatch
 from agentrl_core.collect.rollout_log import IterationLog, IterationLogs, digest
 from agentrl_core.collect.run_state import RunState
 from agentrl_core.data.store import Store, open_snapshot
@@ -22,7 +21,7 @@ _CLEAN_UP_SECONDS = 10.0
 _BEGIN = "begin"
 
 
-class IterationPrefetcher:
+class IterationPrefetcher(Generic[Value]):
     """Running iterations: the open one, and a number of later ones.
 
     Iteration k starts when iteration k - staleness is requested, with the state of the run at that time. Its batch
@@ -37,13 +36,15 @@ class IterationPrefetcher:
         work: collects an iteration.
     """
 
-    def __init__(self, staleness: int, recipe: Recipe, store: Store | None, logs: IterationLogs, work: Work) -> None:
+    def __init__(
+        self, staleness: int, recipe: Recipe, store: Store | None, logs: IterationLogs, work: Work[Value]
+    ) -> None:
         self._staleness = staleness
         self._recipe = recipe
         self._store = store
         self._logs = logs
         self._work = work
-        self._tasks: dict[int, IterationTask[BuiltBatch]] = {}
+        self._tasks: dict[int, IterationTask[Value]] = {}
 
     def begin(self, head: RunState, tasks: int, group_size: int) -> None:
         """Start the open iteration and later ones, up to the limit."""
@@ -57,7 +58,7 @@ class IterationPrefetcher:
                 self._tasks[iteration] = known = self._iteration(iteration, head, tasks, group_size)
             known.start()
 
-    def take(self, iteration: int, watch: Callable[[Progress], object] | None) -> BuiltBatch:
+    def take(self, iteration: int, watch: Callable[[Progress], object] | None) -> Value:
         """Wait for the result of an iteration. An error stops all of them; they can be restarted."""
         try:
             return self._tasks[iteration].wait(watch)
@@ -76,7 +77,7 @@ class IterationPrefetcher:
         for task in self._tasks.values():
             task.join()
 
-    def _iteration(self, iteration: int, head: RunState, tasks: int, group_size: int) -> IterationTask[BuiltBatch]:
+    def _iteration(self, iteration: int, head: RunState, tasks: int, group_size: int) -> IterationTask[Value]:
         log, work = self._logs.of(iteration), self._work
         log.begin()
         inputs = self._inputs(log, head, tasks, group_size)
@@ -227,5 +228,5 @@ class IterationTask(Generic[Value]):
             self._over.set()
 
 
-Work = Callable[[int, RunState, int, int, IterationLog, IterationTask[BuiltBatch]], BuiltBatch]
+Work = Callable[[int, RunState, int, int, IterationLog, IterationTask[Value]], Value]
 """Interface of a function that collects the batch of an iteration."""
