@@ -466,7 +466,8 @@ def _array(name: str, values: object, kinds: str, dimensions: int = 1) -> NDArra
         )
     if kinds == "iu":
         if found.size and not -(1 << 31) <= int(found.min()) <= int(found.max()) < 1 << 31:
-            raise DataError(f"Segment: {name} holds a number that does not fit 32 bits; return token ids")
+            largest = max(int(found.max()), int(found.min()), key=abs)
+            raise DataError(f"Segment: {name} holds {largest}, which does not fit 32 bits; return token ids")
         return found.astype(np.int32, copy=False)
     with np.errstate(over="ignore"):  # numbers that are too large become infinite, and are refused
         return found.astype(np.float32, copy=False)

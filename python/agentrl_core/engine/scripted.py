@@ -177,7 +177,7 @@ class Scripted:
     def _next(self) -> str | ScriptedReply:
         if not self._left:
             raise InvalidInputError(
-                "Scripted: the list of replies is used up; give as many replies as there are requests"
+                "Scripted: the list of replies is used up; give one reply for each request, or a function"
             )
         return self._left.pop()
 
