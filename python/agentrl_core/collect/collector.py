@@ -461,8 +461,8 @@ class Collector:
             for name, each in of.items():
                 if len(each) < tasks and not self.worlds[name].is_world_model:
                     raise InvalidInputError(
-                        f"evaluate: tasks={tasks}, and environment {name!r} has {len(each)} of split {split!r}; ask "
-                        "for fewer"
+                        f"evaluate: tasks={tasks}, but environment {name!r} has {len(each)} tasks of split {split!r}; "
+                        f"give at most {len(each)}"
                     )
             chosen = [(name, task) for name, each in of.items() for task in each]
             check_chosen(chosen)

@@ -66,7 +66,8 @@ def warn_without_draws(notices: WarnOnce, recipe: Recipe, titles: str, made: Bui
     failed = int(made.batch.state.get(FAILURES, {}).get("failed", 0))
     if not made.batch.num_draws and (made.drawn or failed):
         why = f"{recipe.admit.title()} admitted none of the {made.drawn} draws that were rolled out"
-        why = why if made.drawn else f"{failed} trajectories failed, and none was left"
+        why += "; give more tasks, or loosen its options"
+        why = why if made.drawn else f"all {failed} trajectories failed; correct the cause in the warnings before"
         warnings.warn(f"iteration {iteration} has no draws, so it makes no update: {why}", AgentRLWarning, stacklevel=2)
     if not made.drawn or made.scored:
         return

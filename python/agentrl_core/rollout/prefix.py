@@ -86,11 +86,11 @@ class Prefix:
         draw = drawn.num_draws - 1
         first, last = drawn.offsets("step")[draw : draw + 2].tolist()
         turns = last - first if turns is None else turns
-        title = f"trajectory {trajectory_id} behind {turns} turns"
+        title = f"trajectory {trajectory_id} after {turns} turns"
         if not 0 <= turns <= last - first or (tokens and turns == last - first):
             raise InvalidInputError(
                 f"Prefix: turns is {turns} and tokens is {tokens} for trajectory {trajectory_id}, which has "
-                f"{last - first} turns; give at most that many turns, and fewer with tokens"
+                f"{last - first} turns; give turns <= {last - first}, or turns < {last - first} if tokens is given"
             )
         of_token, contexts = drawn.offsets("token"), drawn.contexts()
         own = np.flatnonzero(contexts.draws == draw)[0]
@@ -132,7 +132,8 @@ class Prefix:
         if not 0 <= turns <= len(branch.turns) or (tokens and turns == len(branch.turns)):
             raise InvalidInputError(
                 f"Prefix: turns is {turns} and tokens is {tokens} for branch {branch.name}, which has "
-                f"{len(branch.turns)} turns; give at most that many turns, and fewer with tokens"
+                f"{len(branch.turns)} turns; give turns <= {len(branch.turns)}, or turns < {len(branch.turns)} if "
+                "tokens is given"
             )
         path = branch.tokens
         spans = [(turn.begin.tokens, turn.begin.tokens + turn.length) for turn in branch.turns[: turns + bool(tokens)]]
@@ -141,7 +142,7 @@ class Prefix:
             begun=path[spans[-1][0] : spans[-1][0] + tokens] if tokens else None,
             seed=branch.seed,
             contexts=[None, *(path[end:begin] for (_, end), (begin, _) in itertools.pairwise(spans))],
-            title=f"branch {branch.name} behind {turns} turns",
+            title=f"branch {branch.name} after {turns} turns",
         )
 
 
