@@ -67,7 +67,7 @@ def beside(first: pl.DataFrame, second: pl.DataFrame) -> list[list[str]]:
     both = first.join(second, on="iteration", suffix=" of second").sort("iteration")
     if both.is_empty():
         ids = [run["iteration"] for run in (first, second)]
-        spans = [f"{each.min()} to {each.max()}" if len(each) else "none" for each in ids]
+        spans = [f"{each.min()!r} to {each.max()!r}" if len(each) else "none" for each in ids]
         raise NotFoundError(
             f"the runs have no common iteration with draws (the first has {spans[0]}, the second {spans[1]}); "
             "compare runs that overlap"

@@ -162,7 +162,7 @@ class Collector:
         engines = dict(engine) if isinstance(engine, Mapping) else {"policy": engine}
         environments = dict(environment) if isinstance(environment, Mapping) else {"world": environment}
         if sampling is not None and not isinstance(sampling, Sampling):
-            raise InvalidInputError(f"Collector: sampling={sampling!r}; give an engine.Sampling, or None")
+            raise InvalidInputError(f"Collector: sampling={sampling!r:.80}; give an engine.Sampling, or None")
         SamplingUse.of(recipe).check(sampling or Sampling(), "Collector: sampling")
         processes = os.cpu_count() or 1 if processes is None else processes
         check_whole("Collector", task_pool=task_pool, processes=processes)

@@ -74,7 +74,7 @@ class Sampling:
             raise InvalidInputError(f"Sampling: top is {self.top}; give 0 (none) or a positive integer")
         rule: object = self.by_entropy
         if rule is not None and not isinstance(rule, EntropyTemperature):
-            raise InvalidInputError(f"Sampling: by_entropy is {rule!r}; give an engine.EntropyTemperature, or None")
+            raise InvalidInputError(f"Sampling: by_entropy is {rule!r:.80}; give an engine.EntropyTemperature, or None")
         # Lists are converted, since samplings are compared and hashed.
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
 
@@ -122,7 +122,7 @@ class Request:
             raise InvalidInputError(f"Request: seed is {seed!r}; give an integer from 0 to 2^63 - 1")
         sampling: object = self.sampling
         if not isinstance(sampling, Sampling):
-            raise InvalidInputError(f"Request: sampling is {sampling!r}; give an engine.Sampling")
+            raise InvalidInputError(f"Request: sampling is {sampling!r:.80}; give an engine.Sampling")
         for image in self.images:
             if not isinstance(image, Image):
                 raise InvalidInputError(f"Request: images holds {image!r:.60}; give a tuple of env.Image")

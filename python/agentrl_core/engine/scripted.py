@@ -84,7 +84,9 @@ class Scripted:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         if isinstance(replies, str):
-            raise InvalidInputError(f"Scripted: replies is the text {replies!r}; give a list of texts or a function")
+            raise InvalidInputError(
+                f"Scripted: replies is the text {replies!r:.80}; give a list of texts or a function"
+            )
         self.chat = Chat(tokenizer, chat_template_kwargs)
         self.policy_version = 0
         self.vocabulary_size = len(self.chat.tokenizer)

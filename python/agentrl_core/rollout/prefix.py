@@ -50,11 +50,13 @@ class Prefix:
 
     def __post_init__(self) -> None:
         if isinstance(self.actions, (str, bytes)):
-            raise InvalidInputError(f"Prefix: actions is the text {self.actions!r}; give a list of actions")
+            raise InvalidInputError(f"Prefix: actions is the text {self.actions!r:.80}; give a list of actions")
         begun = () if self.begun is None else (self.begun,)
         for place, action in enumerate((*self.actions, *begun)):
             if not (isinstance(action, str) or (isinstance(action, np.ndarray) and action.dtype.kind in "iu")):
-                raise InvalidInputError(f"Prefix: actions[{place}] is {action!r}; give a text, or an array of tokens")
+                raise InvalidInputError(
+                    f"Prefix: actions[{place}] is {action!r:.80}; give a text, or an array of tokens"
+                )
             if len(action) == 0:
                 raise InvalidInputError(f"Prefix: actions[{place}] is empty; leave it out")
         title: object = self.title
