@@ -292,7 +292,7 @@ def test_an_agent_that_exits_fails_its_trajectory_after_three_attempts(raised, b
 
     with (
         pytest.warns(RuntimeWarning, match="iteration 0 has no draws, .* 1 trajectories failed"),
-        pytest.warns(RuntimeWarning, match=f"the agent ended by {type(raised).__name__}"),
+        pytest.warns(RuntimeWarning, match=f"run raised {type(raised).__name__}"),
     ):
         batch = collected(plain if blocks else run, group_size=1)
     assert statuses(batch) == ["failed"]
@@ -306,7 +306,7 @@ def test_an_agent_that_sends_no_request_is_reported_with_its_task(runs) -> None:
 
     task = env.Task("silent", "?", "sums", None)
     world = env.Agents(coroutine if runs == "a coroutine" else lambda *_: 1.0, [task])
-    with pytest.raises(AgentRLError, match="run of task 'silent' ended without asking the model anything; let it call"):
+    with pytest.raises(AgentRLError, match="run of task 'silent' ended without a request to the model; call"):
         asyncio.run(world.reset(task, 0))
     world.close()
 
@@ -407,7 +407,7 @@ def test_an_agent_that_does_not_return_a_number_is_reported() -> None:
         await Client(base_url, api_key)([user(task.question)])
 
     collect, world = collector(run)
-    refused = pytest.warns(AgentRLWarning, match=r"run gave None for task .*; return the reward, a number")
+    refused = pytest.warns(AgentRLWarning, match=r"run returned None for task .*; return the reward, a number")
     with refused, pytest.warns(AgentRLWarning, match="has no draws"):
         collect(tasks=1, group_size=1)
     collect.close()

@@ -76,7 +76,7 @@ def test_a_body_that_stops_is_answered_with_408_and_closed(url, head) -> None:
         talk.sendall(HEAD + head)
         reply = rest(talk)
     assert reply.startswith(b"HTTP/1.1 408 ")
-    assert b"the body is not whole after 1 bytes" in reply
+    assert b"the body is incomplete after 1 bytes" in reply
 
 
 def test_a_body_that_drips_has_to_end(monkeypatch, url) -> None:

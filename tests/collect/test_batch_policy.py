@@ -224,7 +224,7 @@ def test_invalid_or_unsupported_batch_policies_are_refused() -> None:
         ({"max_carryovers": -1}, "max_carryovers=-1; give a whole number of at least 0, or None"),
         ({"max_new_tokens": 4, "max_carryovers": 1}, "max_carryovers=1 has no effect with max_new_tokens"),
         ({"stragglers": "never"}, "stragglers='never'; give 'wait' or 'drop'"),
-        ({"stragglers": "drop"}, "stragglers='drop' needs a limit of carry-overs"),
+        ({"stragglers": "drop"}, "stragglers='drop' needs max_carryovers, but it is None; give a whole number"),
     ):
         with pytest.raises(InvalidInputError, match=said):
             BatchPolicy(**wrong)  # type: ignore[arg-type]

@@ -376,7 +376,7 @@ def test_invalid_attributes_of_an_environment_are_reported(
 def test_a_world_that_does_not_pickle_is_refused(tmp_path: Path) -> None:
     world = FailingWorld(str(tmp_path), ("fine",), "process")
     world.lock = threading.Lock()  # type: ignore[attr-defined]
-    with pytest.raises(InvalidInputError, match=r'runs="process", but cannot be sent to one: .*; make it picklable'):
+    with pytest.raises(InvalidInputError, match=r'runs="process", but cannot be pickled: .*; make it picklable'):
         collector(world)(tasks=1, group_size=1)
 
 

@@ -387,19 +387,19 @@ def test_pictures_are_known_by_their_headers(name: str, pillow: bool, monkeypatc
     assert picture_header(content) == (name.partition(" ")[0].lower(), 30, 20)
     assert Image(content).content == content
     for length in (1, 8):
-        with pytest.raises(InvalidInputError, match=r"no PNG, JPEG, WebP or GIF|is a damaged"):
+        with pytest.raises(InvalidInputError, match=r"not a PNG, JPEG, WebP or GIF|is a damaged"):
             Image(content[:length])
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"abc", "Image: source, 3 bytes, is no PNG, JPEG, WebP or GIF; save the picture as one of these"),
-        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is no PNG"),
+        (b"abc", "Image: source, 3 bytes, is not a PNG, JPEG, WebP or GIF; save the picture as one of these"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is not a PNG"),
         (files()["PNG {}"][:60], "is a damaged PNG"),
         (files()["PNG {}"].replace(b"IDAT", b"IDAX"), "is a damaged PNG"),
         (files()["PNG {}"][:16] + (40_000).to_bytes(4, "big") * 2, "has 40000 x 40000 pixels; give at most 89478485"),
-        (files()["PNG {}"][:16] + bytes(8), "is no PNG"),
+        (files()["PNG {}"][:16] + bytes(8), "is not a PNG"),
     ],
 )
 def test_bytes_that_are_not_an_image_are_refused(content: bytes, message: str, tmp_path: Path) -> None:

@@ -145,5 +145,5 @@ def test_digests_equal_xxh3_of_length_prefixed_parts() -> None:
 
 def test_an_effect_is_returned_in_the_form_in_which_it_is_stored() -> None:
     assert plain_value((1, {"a": 2.5}), "judge") == [1, {"a": 2.5}]
-    with pytest.raises(InvalidInputError, match=r"judge returned .*, a value which cannot be stored"):
+    with pytest.raises(InvalidInputError, match=r"judge returned .*, which cannot be stored"):
         plain_value({1, 2}, "judge")

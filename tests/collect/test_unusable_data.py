@@ -342,7 +342,9 @@ def test_an_invalid_or_empty_sequence_of_tasks_is_refused(tasks: Any) -> None:
 def test_an_evaluation_of_fewer_tasks_is_refused() -> None:
     world = SmallWorld()
     world.tasks = lambda count, split="train", start=0: [Task("a", "?", "x", None)]  # type: ignore[method-assign]  # noqa: ARG005
-    with pytest.raises(InvalidInputError, match="tasks=2, and environment 'world' has 1 of split 'held_out'"):
+    with pytest.raises(
+        InvalidInputError, match="tasks=2, but environment 'world' has 1 tasks of split 'held_out'; give at most 1"
+    ):
         evaluate(world, world, tasks=2)
 
 

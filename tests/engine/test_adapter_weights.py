@@ -231,7 +231,7 @@ def test_a_state_dict_is_as_good_as_its_model(make_model, tokenizer) -> None:
         "ties 'lm_head.weight'": apart,
         "has adapters": adapters,
         "lacks 'model.embed_tokens.weight'": {"model.norm.weight": torch.ones(64)},
-        "is torch.int64; give weights in memory, of the kind": whole,
+        "is torch.int64; give materialised weights": whole,
         "'model.norm.weight' twice": {"model.norm.weight": torch.ones(1), "module.model.norm.weight": torch.ones(1)},
     }.items():
         with pytest.raises(InvalidInputError, match=f"update_weights: .*{wrong}"):

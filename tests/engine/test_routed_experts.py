@@ -177,7 +177,7 @@ def test_a_server_reports_experts_as_a_file_of_numpy(tokenizer: Any) -> None:
             read = [5, 6, *segment.tokens[:-1].tolist()]
             assert segment.routed_experts.tolist() == [[token + place for place in range(4)] for token in read]
         server.experts = lambda _: "bm90aGluZw=="
-        with pytest.raises(EngineError, match="returned routed_experts that are no array of NumPy"):
+        with pytest.raises(EngineError, match="returned routed_experts that are not a NumPy array"):
             generate_all(generate, requests[:1])
         generate.close()
     finally:

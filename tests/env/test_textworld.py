@@ -139,7 +139,7 @@ def test_closing_the_environment_deletes_its_temporary_folder():
         ({"game": "chess"}, "game is 'chess'; give one of coin_collector"),
         ({"settings": {"depth": 1}}, "settings has 'depth'; use some of those of coin_collector: level"),
         ({"max_turns": 0}, "max_turns is 0"),
-        ({"seed": 5000}, "seed is 5000; give one below 2048"),
+        ({"seed": 5000}, "seed is 5000; give a seed from 0 to 2047"),
     ],
 )
 def test_wrong_arguments(arguments, message):

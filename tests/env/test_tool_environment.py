@@ -181,7 +181,7 @@ def test_tasks_and_splits(world):
     assert world.tasks(2, start=2) == [TASKS[2], TASKS[0]]
     assert world.tasks(1, split="held_out") == [TASKS[3]]
     assert world.task("sum/3") == TASKS[3]
-    with pytest.raises(InvalidInputError, match="2 tasks of split 'held_out' asked for and there are 1"):
+    with pytest.raises(InvalidInputError, match="start is 2, but split 'held_out' has 1 tasks"):
         world.tasks(2, split="held_out")
     with pytest.raises(InvalidInputError, match="'sum/9' is not a task"):
         world.task("sum/9")

@@ -157,7 +157,7 @@ def test_equal_tokens_with_another_image_are_another_path() -> None:
     [
         ({"url": "https://example.org/a.png"}, "user", UnsupportedError, "nothing is loaded from files or the network"),
         ({"url": "a.png"}, "tool", UnsupportedError, "nothing is loaded from files or the network"),
-        ({"url": "data:image/png;base64,AAAA"}, "user", InvalidInputError, "no PNG, JPEG, WebP or GIF"),
+        ({"url": "data:image/png;base64,AAAA"}, "user", InvalidInputError, "not a PNG, JPEG, WebP or GIF"),
         ({}, "user", InvalidInputError, "image_url is None"),
         (part(1)["image_url"], "assistant", UnsupportedError, "an answer of the assistant has an image"),
     ],

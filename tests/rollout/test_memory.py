@@ -64,7 +64,7 @@ def test_a_task_is_left_for_later() -> None:
             group.defer(group.task, other)
             with pytest.raises(InvalidInputError, match="cannot be kept"):
                 group.defer(Task("odd", "?", "derived", object()), one)
-            with pytest.raises(InvalidInputError, match="no place after 3"):
+            with pytest.raises(InvalidInputError, match="turns is 3, but the branch has"):
                 group.defer(group.task, one, turns=3)
 
     world = SmallWorld()

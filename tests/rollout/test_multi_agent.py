@@ -231,8 +231,11 @@ def test_step_results_of_a_multi_agent_environment_are_checked() -> None:
     outcome = arl.env.StepResult()
     for step, message in (
         (lambda _: 3, "step gave 3 .*return a table with an env.StepResult for each agent"),
-        (lambda _: {"one": outcome}, "step gave no outcome for 'two', who acted"),
-        (lambda _: {"one": outcome, "two": outcome, "you": outcome}, "there is no agent 'you'; name one of"),
+        (lambda _: {"one": outcome}, "step gave no result for agent 'two', which acted"),
+        (
+            lambda _: {"one": outcome, "two": outcome, "you": outcome},
+            "step gave agent 'you', which does not exist; use one of",
+        ),
     ):
         with pytest.warns(AgentRLWarning, match=message), pytest.warns(AgentRLWarning, match="has no draws"):
             collected(step)

@@ -178,8 +178,8 @@ class StillRuns(Pruned):
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        (TooMany, r"group 0\.0 has 1 running members for its 1 slots, since it released"),
-        (Forks, r"group 0\.0 has 1 running members for its 1 slots, since it released"),
+        (TooMany, r"group 0\.0 has 1 running members for its 1 slots, as it released"),
+        (Forks, r"group 0\.0 has 1 running members for its 1 slots, as it released"),
         (StillRuns, r"branch 0\.0/0\.0 \(member, running\) has no slot of group 0\.0 to release"),
     ],
 )

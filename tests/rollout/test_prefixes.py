@@ -92,7 +92,7 @@ def test_a_branch_can_continue_a_stored_trajectory() -> None:
         assert branch.turns[2].text.split()[:3] == [str(token) for token in tokens[began[2] :][:3]]
 
     batch = rolled_out(group, world, sampled=8)
-    assert "behind 2 turns" in rows(batch, "decisions")["reason"][0]
+    assert "after 2 turns" in rows(batch, "decisions")["reason"][0]
 
     async def elsewhere(_: Any, group: Group) -> None:
         branch, other = await group.run([group.start(prefix=Prefix.stored(stored, one, turns=2)), group.start()])
@@ -103,7 +103,9 @@ def test_a_branch_can_continue_a_stored_trajectory() -> None:
     assert sorted(rows(batch)["status"]) == [FINISHED, FAILED]
     with pytest.raises(NotFoundError, match="no trajectory 77"):
         Prefix.stored(stored, 77)
-    with pytest.raises(InvalidInputError, match=r"turns is 5 and tokens is 0 for .*, which has 4 turns; give at most"):
+    with pytest.raises(
+        InvalidInputError, match=r"turns is 5 and tokens is 0 for .*, which has 4 turns; give turns <= 4"
+    ):
         Prefix.stored(stored, one, turns=5)
     with pytest.raises(InvalidInputError, match=r"tokens is 9 for .* has 4 tokens; give a number from 0 to 4"):
         Prefix.stored(stored, one, turns=1, tokens=9)

@@ -394,13 +394,13 @@ async def turn_of_an_ended_branch(group: Group) -> None:
     await branch.turn()
 
 
-@wrong("is awaited by a task other")
+@wrong("is already awaited in another asyncio task")
 async def two_drivers(group: Group) -> None:
     [branch] = group.start_many(1)
     await asyncio.gather(branch.turn(), branch.turn())
 
 
-@wrong("is changed by a task other than the task of its program")
+@wrong("called from another asyncio task than its program's")
 async def a_child_decides(group: Group) -> None:
     async def drive(branch: Branch) -> None:
         group.start()

@@ -71,7 +71,7 @@ def test_a_solution_hint_prefills_the_requested_share() -> None:
     # 0.5 of 9 tokens, which are bytes, are floor(4.5) = 4.
     assert said(("some tale",), share=0.5, unit="tokens") == [([f"some{WRONG}"], f"some{WRONG}{END}")]
     assert said(()) == [([WRONG], f"{WRONG}{END}")]
-    with pytest.raises(RecipeError, match="train_without_hint=True is not possible; say what is shown"):
+    with pytest.raises(RecipeError, match="train_without_hint=True is not possible; give a hint"):
         RolloutSpec(train_without_hint=True)
 
 

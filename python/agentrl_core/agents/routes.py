@@ -190,7 +190,7 @@ class Routes(ABC):
             raise RefusedRequest(
                 408,
                 "invalid_request_error",
-                f"the body is not whole after {length} bytes; send it within {BODY_SECONDS:.0f} seconds, "
+                f"the body is incomplete after {length} bytes; send it within {BODY_SECONDS:.0f} seconds, "
                 f"without a pause of {SILENT_SECONDS:.0f}",
             ) from None
         return b"".join(parts)
@@ -249,9 +249,19 @@ class Routes(ABC):
             except RefusedRequest as error:
                 return _failed(name, error.status, error.kind, str(error))
             except ClientDisconnect:
-                return _failed(name, 400, "invalid_request_error", "the client hung up before its body was whole")
+                return _failed(
+                    name,
+                    400,
+                    "invalid_request_error",
+                    "the client disconnected before its body was complete; send it again",
+                )
             except PermissionError:
-                return _failed(name, 401, "authentication_error", "the API key is missing or wrong")
+                return _failed(
+                    name,
+                    401,
+                    "authentication_error",
+                    "the API key is missing or wrong; send it as Authorization: Bearer KEY or x-api-key",
+                )
             except RefusedError as error:
                 details = error.body.get("error") or {}
                 message = details.get("message") if isinstance(details, dict) else None

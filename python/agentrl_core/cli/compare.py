@@ -66,7 +66,12 @@ def beside(first: pl.DataFrame, second: pl.DataFrame) -> list[list[str]]:
     """
     both = first.join(second, on="iteration", suffix=" of second").sort("iteration")
     if both.is_empty():
-        raise NotFoundError("the runs have no common iteration with draws; compare runs that overlap")
+        ids = [run["iteration"] for run in (first, second)]
+        spans = [f"{each.min()!r} to {each.max()!r}" if len(each) else "none" for each in ids]
+        raise NotFoundError(
+            f"the runs have no common iteration with draws (the first has {spans[0]}, the second {spans[1]}); "
+            "compare runs that overlap"
+        )
     made = []
     for name in first.columns[1:]:
         other = f"{name} of second"

@@ -196,7 +196,7 @@ def _tokenizer(path: str) -> Any:
     try:
         return AutoTokenizer.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:
-        raise InvalidInputError(f"{path} has no tokenizer: {error}; save it beside the model") from error
+        raise InvalidInputError(f"{path} has no tokenizer: {error}; save it in the same directory") from error
 
 
 def _samplings(options: dict[str, Any]) -> list[Sampling]:

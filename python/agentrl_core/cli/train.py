@@ -47,6 +47,7 @@ def run(**given: Any) -> int:
     """Train a model with a recipe, and print the results."""
     from rich.console import Console
 
+    from agentrl_core._util.near_names import near_names
     from agentrl_core.cli.report import RunDisplay, learning_curve, show_summary
     from agentrl_core.train.loop import train
     from agentrl_core.train.options import TrainOptions
@@ -61,7 +62,8 @@ def run(**given: Any) -> int:
     known = {option.name for option in dataclasses.fields(TrainOptions)}
     for name in values:
         if name not in known:
-            raise RecipeError(f"table [train]: option {name!r} does not exist; use one of: {', '.join(sorted(known))}")
+            hint = near_names(name, known, f"use one of: {', '.join(sorted(known))}")
+            raise RecipeError(f"table [train]: option {name!r} does not exist; {hint}")
     for option in dataclasses.fields(TrainOptions):
         if isinstance(option.default, tuple) and isinstance(values.get(option.name), list):
             values[option.name] = tuple(values[option.name])

@@ -160,7 +160,7 @@ class Collector:
         engines = dict(engine) if isinstance(engine, Mapping) else {"policy": engine}
         environments = dict(environment) if isinstance(environment, Mapping) else {"world": environment}
         if sampling is not None and not isinstance(sampling, Sampling):
-            raise InvalidInputError(f"Collector: sampling={sampling!r}; give an engine.Sampling, or None")
+            raise InvalidInputError(f"Collector: sampling={sampling!r:.80}; give an engine.Sampling, or None")
         SamplingUse.of(recipe).check(sampling or Sampling(), "Collector: sampling")
         processes = os.cpu_count() or 1 if processes is None else processes
         check_whole("Collector", task_pool=task_pool, processes=processes)
@@ -459,8 +459,8 @@ class Collector:
             for name, each in of.items():
                 if len(each) < tasks and not self.worlds[name].is_world_model:
                     raise InvalidInputError(
-                        f"evaluate: tasks={tasks}, and environment {name!r} has {len(each)} of split {split!r}; ask "
-                        "for fewer"
+                        f"evaluate: tasks={tasks}, but environment {name!r} has {len(each)} tasks of split {split!r}; "
+                        f"give at most {len(each)}"
                     )
             chosen = [(name, task) for name, each in of.items() for task in each]
             check_chosen(chosen)

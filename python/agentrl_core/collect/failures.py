@@ -83,10 +83,11 @@ class Failures:
         return len(self._failed), first
 
     def _warn(self, kind: str, group: Group, error: Exception) -> None:
+        remedy = "" if isinstance(error, AgentRLError) else "; correct the program"
         self._notices.once(
             kind,
             f"{self._program} failed on group {group.name} (task {group.task.task_id!r}), which is left out: "
-            f"{type(error).__name__}: {error}",
+            f"{type(error).__name__}: {error}{remedy}",
         )
 
 

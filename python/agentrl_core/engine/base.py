@@ -74,7 +74,7 @@ class Sampling:
             raise InvalidInputError(f"Sampling: top is {self.top}; give 0 (none) or a positive integer")
         rule: object = self.by_entropy
         if rule is not None and not isinstance(rule, EntropyTemperature):
-            raise InvalidInputError(f"Sampling: by_entropy is {rule!r}; give an engine.EntropyTemperature, or None")
+            raise InvalidInputError(f"Sampling: by_entropy is {rule!r:.80}; give an engine.EntropyTemperature, or None")
         # Lists are converted, since samplings are compared and hashed.
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
 
@@ -122,7 +122,7 @@ class Request:
             raise InvalidInputError(f"Request: seed is {seed!r}; give an integer from 0 to 2^63 - 1")
         sampling: object = self.sampling
         if not isinstance(sampling, Sampling):
-            raise InvalidInputError(f"Request: sampling is {sampling!r}; give an engine.Sampling")
+            raise InvalidInputError(f"Request: sampling is {sampling!r:.80}; give an engine.Sampling")
         for image in self.images:
             if not isinstance(image, Image):
                 raise InvalidInputError(f"Request: images holds {image!r:.60}; give a tuple of env.Image")
@@ -466,7 +466,8 @@ def _array(name: str, values: object, kinds: str, dimensions: int = 1) -> NDArra
         )
     if kinds == "iu":
         if found.size and not -(1 << 31) <= int(found.min()) <= int(found.max()) < 1 << 31:
-            raise DataError(f"Segment: {name} holds a number that does not fit 32 bits; return token ids")
+            largest = max(int(found.max()), int(found.min()), key=abs)
+            raise DataError(f"Segment: {name} holds {largest}, which does not fit 32 bits; return token ids")
         return found.astype(np.int32, copy=False)
     with np.errstate(over="ignore"):  # numbers that are too large become infinite, and are refused
         return found.astype(np.float32, copy=False)

@@ -183,7 +183,7 @@ def _content(content: object, where: str) -> tuple[str | list[Message], list[str
         kind = "text" if isinstance(part, str) else part.get("type") if isinstance(part, Mapping) else None
         name = _TEXTS.get(str(kind)) or _THOUGHTS.get(str(kind))
         if name is None:
-            raise UnsupportedError(f"{where}: a part of type {kind!r} is no text; give texts alone")
+            raise UnsupportedError(f"{where}: a part of type {kind!r} is not a text; give texts only")
         text = part if isinstance(part, str) else part.get(name, part.get("text"))
         if text is None:  # an empty part of a file with one schema for all parts
             continue

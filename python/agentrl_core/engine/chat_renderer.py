@@ -106,7 +106,7 @@ class ChatRenderer:
         try:
             return self._rendered(given, schemas, open_turn=open_turn)
         except _template_errors() as error:
-            raise UnsupportedError(self.error(f"refuses the messages: {error}")) from error
+            raise UnsupportedError(self.error(f"refuses the messages ({error}); correct them")) from error
 
     def tried(self, messages: Sequence[Message], tools: Tools = (), *, open_turn: bool = False) -> str:
         """Return a short test chat as text; empty if the template refuses it."""

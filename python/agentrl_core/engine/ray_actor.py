@@ -178,7 +178,7 @@ class RayActor:
     def _report_missing_room(self, count: int) -> None:
         """Log if the cluster has no room for `count` such actors, so that some wait for a node."""
         if missing := missing_room(self._ray.nodes(), self._options, count):
-            _log.warning("engine.RayActor waits for %s; add nodes, or ask for less by options or count", missing)
+            _log.warning("engine.RayActor waits for %s; add nodes, or give a smaller count or smaller options", missing)
 
     def _replaced(self, member: _PoolMember, actor: Any, error: Exception) -> EngineError:
         """Replace a dead actor, and return the error for its requests."""

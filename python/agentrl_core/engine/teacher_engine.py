@@ -45,7 +45,8 @@ class TeacherEngine:
         given: object = engine
         if not isinstance(given, Vllm):
             raise InvalidInputError(
-                f"engine is {given!r}; give an engine.Vllm, or the address of a server to teacher_server.TeacherServer"
+                f"engine is {given!r:.80}; give an engine.Vllm, or the address of a server to "
+                "teacher_server.TeacherServer"
             )
         number: object = 1 if top_k is None else top_k
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:

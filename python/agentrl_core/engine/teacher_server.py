@@ -135,7 +135,7 @@ class TeacherServer:
             table = _table(entries, tokens[places], self.top_k or 0)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise EngineError(
-                f"the server at {self.url} returned no prompt_logprobs as vLLM does ({error!r}); use a vLLM server"
+                f"the server at {self.url} returned no valid prompt_logprobs ({error!r}); use a vLLM server"
             ) from error
         if kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)

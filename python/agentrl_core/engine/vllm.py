@@ -248,8 +248,8 @@ class Vllm(ContinuousBatching):
             return model_of_config(self._path, **({"trust_remote_code": True} if self._trusts_code else {}))
         except UnsupportedError as error:
             warnings.warn(
-                f"update_weights: names and shapes are not compared with those of the checkpoint: {error}; a policy "
-                "that does not fit leaves this engine with a part of its weights",
+                f"update_weights: names and shapes are not compared with those of the checkpoint: {error}; make sure "
+                "that the policy is a model of this checkpoint, as only a part of its weights may be loaded otherwise",
                 AgentRLWarning,
                 stacklevel=3,
             )

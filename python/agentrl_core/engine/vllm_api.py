@@ -89,7 +89,7 @@ class VllmApi:
             answer = await self._post(_GENERATE, body)
         except _MissingRoute as closed:
             raise UnsupportedError(
-                f"VllmServer: {self.url} takes no tokens ({closed}); start it with --enable-scale-out"
+                f"VllmServer: {self.url} does not accept token ids ({closed}); start it with --enable-scale-out"
             ) from None
         self.context_tokens = int(models["data"][0]["max_model_len"])
         [choice] = answer["choices"]
@@ -293,7 +293,7 @@ class VllmApi:
             found: NDArray[Any] = np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
         except ValueError as error:
             raise EngineError(
-                f"VllmServer: {self.url} returned routed_experts that are no array of NumPy ({error}); use vLLM 0.32 "
+                f"VllmServer: {self.url} returned routed_experts that are not a NumPy array ({error}); use vLLM 0.32 "
                 "or later, or start it without --enable-return-routed-experts"
             ) from error
         return found

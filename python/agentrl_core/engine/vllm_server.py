@@ -247,7 +247,7 @@ class VllmServer:
             self._check_open("update_weights")
             if self._folder is None:
                 raise InvalidInputError(
-                    "update_weights: this VllmServer has no folder; give it folder=, which trainer and servers share"
+                    "update_weights: this VllmServer has no folder; make it with folder=, which the servers can read"
                 )
             check_version(version)
             for unfinished in self._folder.glob(f".*{UNFINISHED}"):
@@ -390,7 +390,7 @@ class VllmServer:
     def _lose(self, server: VllmApi, failure: BaseException) -> None:
         """Leave a server out until it responds and has the weights."""
         if server not in self._returning and not server.gave_up:
-            _log.warning("%s; it is left out, and asked again for %g seconds", failure, self._patience)
+            _log.warning("%s; it is left out, and retried for %g seconds", failure, self._patience)
             task = self._loop.create_task(self._bring_back(server))
             self._returning[server] = task
             task.add_done_callback(lambda _: self._returning.pop(server))
@@ -474,7 +474,7 @@ class VllmServer:
             return aborted(entry.request, self.policy_version)
         versions = {server.url: server.version for server in self._servers}
         raise failure or EngineError(
-            f"VllmServer: no server has weights of version {self.policy_version}, but {versions}; "
+            f"VllmServer: no server has weights of version {self.policy_version} (they have {versions}); "
             f"call update_weights(model, version={self.policy_version})"
         )
 

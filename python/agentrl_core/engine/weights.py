@@ -171,8 +171,8 @@ def _check_shape_and_kind(name: str, weight: Tensor, layout: EngineLayout | None
     is_other = layout is not None and weight.is_floating_point() != (name in layout.floating)
     if weight.is_meta or is_other:
         raise InvalidInputError(
-            f"update_weights: {name!r} is {'on the device meta' if weight.is_meta else weight.dtype}; give weights "
-            f"in memory, of the kind of numbers that the engine has; {_KEEPS}"
+            f"update_weights: {name!r} is {'on the device meta' if weight.is_meta else weight.dtype}; give "
+            f"materialised weights that are floating-point exactly where the engine's are; {_KEEPS}"
         )
 
 

@@ -61,7 +61,9 @@ def _games(path: Path) -> list[tuple[str, Path]]:
     if path.is_dir():
         found = sorted(each for each in path.rglob("*") if each.suffix == PDDL or _STORY.fullmatch(each.suffix))
         if not found:
-            raise InvalidInputError(f"TextWorld: files={str(path)!r} has no game (.z8 or {PDDL}); give another folder")
+            raise InvalidInputError(
+                f"TextWorld: files={str(path)!r} has no game (.z8 or {PDDL}); give a folder of games"
+            )
     elif path.is_file() and (path.suffix == PDDL or _STORY.fullmatch(path.suffix)):
         found = [path]
     else:
@@ -71,8 +73,8 @@ def _games(path: Path) -> list[tuple[str, Path]]:
     lonely = next((each for each in found if each.suffix != PDDL and not each.with_suffix(".json").is_file()), None)
     if lonely is not None:
         raise InvalidInputError(
-            f"TextWorld: files: {str(lonely)!r} has no {lonely.with_suffix('.json').name} beside it, which holds its "
-            "goal and its score; copy it as well"
+            f"TextWorld: files: {str(lonely)!r} has no {lonely.with_suffix('.json').name} beside it; copy that file "
+            "too, as it has the game's goal and score"
         )
     base = path if path.is_dir() else path.parent
     return [

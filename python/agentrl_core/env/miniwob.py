@@ -12,6 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import ClassVar, Literal, cast, get_args
 
+from agentrl_core._util.near_names import near_names
 from agentrl_core.data.codes import StepFlag
 from agentrl_core.env.base import Content, ExtraColumn, Split, StepResult, Task, was_cut
 from agentrl_core.env.browser import Browser
@@ -125,7 +126,8 @@ class MiniWoB:
         self._names = [tasks] if isinstance(tasks, str) else list(tasks)
         known = sorted(path.stem for path in self._pages.glob("*.html"))
         if unknown := [name for name in self._names if name not in known]:
-            raise InvalidInputError(f"MiniWoB: tasks has {unknown[0]!r}; give names among {', '.join(known)}")
+            hint = near_names(str(unknown[0]), known, f"use one of: {', '.join(known)}")
+            raise InvalidInputError(f"MiniWoB: tasks has {unknown[0]!r}, which does not exist; {hint}")
         if not self._names:
             raise InvalidInputError("MiniWoB: tasks is empty; give the name of a task, such as 'click-test-2'")
         if observation not in get_args(Seen):

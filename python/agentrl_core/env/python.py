@@ -218,8 +218,8 @@ def _home(readable: list[str]) -> str:
         if not any(path == place or path.startswith(f"{place}/") for path in readable):
             return place
     raise UnsupportedError(
-        f"Python: the interpreter has files in each of /tmp, /var/tmp, /home and /mnt ({readable}); move it out of one "
-        "of them"
+        f"Python: the interpreter has files in all of /tmp, /var/tmp, /home and /mnt ({readable}), but one must be "
+        "free; move its files out of one of them"
     )
 
 

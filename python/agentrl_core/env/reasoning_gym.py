@@ -185,8 +185,8 @@ class ReasoningGym:
             raise InvalidInputError(f"tasks: split is {split!r}; give 'train' or 'held_out'")
         if split == "held_out" and start + count > self._held_out_count:
             raise InvalidInputError(
-                f"tasks: {start + count} held-out tasks asked for and there are {self._held_out_count}; "
-                f"ask for fewer or build ReasoningGym with a larger held_out"
+                f"tasks: count + start is {start + count}, but split 'held_out' has {self._held_out_count} tasks; "
+                f"request at most {self._held_out_count}, or build ReasoningGym with a larger held_out"
             )
         streams = self._streams[split]
         return [streams[i % len(streams)][i // len(streams)] for i in range(start, start + count)]
@@ -203,7 +203,7 @@ class ReasoningGym:
             stream = self._streams[cast(Split, split)][self._families.index(family)]
             if int(number) < len(stream.dataset):
                 return stream.drawn(int(number))
-        raise InvalidInputError(f"task: {task_id!r} is no task of this ReasoningGym; give an id like 'lcm/train/0'")
+        raise InvalidInputError(f"task: {task_id!r} is not a task of this ReasoningGym; give an id like 'lcm/train/0'")
 
     def reset(self, task: Task, seed: int) -> ReasoningGymEpisode:  # noqa: ARG002 -- the protocol's argument
         """Return a new episode. Nothing in it is random, so `seed` has no effect.
@@ -365,7 +365,7 @@ class _Stream:
             if quiet == _DRAWS_WITHOUT_NEWS or self._drawn == len(self.dataset):
                 raise InvalidInputError(
                     f"ReasoningGym: {self._family} has only {len(self._tasks)} questions for split "
-                    f"{self._split!r} with these settings; ask for fewer tasks or widen the settings"
+                    f"{self._split!r} with these settings; request at most that many tasks, or widen the settings"
                 )
             task = self.drawn(self._drawn)
             known = self._known.get(task.question)

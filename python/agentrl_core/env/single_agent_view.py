@@ -53,12 +53,12 @@ class SingleAgentEpisode:
         silent = [agent for agent in moves if agent not in outcomes]
         if unknown or silent:
             found = (
-                f"has agent {unknown[0]!r}, who is not in observations"
+                f"has agent {unknown[0]!r}, which is not in observations"
                 if unknown
-                else f"has no outcome for agent {silent[0]!r}"
+                else f"has no result for agent {silent[0]!r}"
             )
             raise InvalidInputError(
-                f"the joint step {found}; give an outcome for each agent that acts, and for no other"
+                f"the joint step {found}; give an env.StepResult for each agent that acts, and for no other"
             )
         for outcome in outcomes.values():
             if not isinstance(outcome, StepResult):

@@ -143,8 +143,9 @@ def checked_range(count: int, split: Split, start: int, limit: int) -> range:
     if split not in ("train", "held_out"):
         raise InvalidInputError(f"tasks: split is {split!r}; give 'train' or 'held_out'")
     if start + count > limit:
+        remedy = f"request at most {limit}" if limit else "use the other split"
         raise InvalidInputError(
-            f"tasks: {start + count} tasks of split {split!r} asked for and there are {limit}; ask for fewer"
+            f"tasks: count + start is {start + count}, but split {split!r} has {limit} tasks; {remedy}"
         )
     return range(start, start + count)
 

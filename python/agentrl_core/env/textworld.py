@@ -126,7 +126,7 @@ class TextWorld:
     ) -> None:
         check_counts("TextWorld", max_turns=max_turns, seed=seed, held_out=held_out)
         if seed >= _SEEDS:
-            raise InvalidInputError(f"TextWorld: seed is {seed}; give one below {_SEEDS}")
+            raise InvalidInputError(f"TextWorld: seed is {seed}; give a seed from 0 to {_SEEDS - 1}")
         if game not in _SETTINGS:
             raise InvalidInputError(f"TextWorld: game is {game!r}; give one of {', '.join(_SETTINGS)}")
         unknown = set(settings or ()) - _SETTINGS[game].keys()

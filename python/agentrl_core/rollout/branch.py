@@ -410,8 +410,8 @@ class Branch:
         """
         if not 0 <= turns <= len(self.turns) or not self.turns:
             raise InvalidInputError(
-                f"branch {self.name} has {len(self.turns)} turns, so there is no place after {turns}; give a smaller "
-                f"number"
+                f"branch {self.name}: turns is {turns}, but the branch has {len(self.turns)} turns; "
+                + (f"give a number from 0 to {len(self.turns)}" if self.turns else "await a turn first")
             )
         return self.turns[turns - 1].end if turns else self.turns[0].begin
 

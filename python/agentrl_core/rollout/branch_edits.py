@@ -34,8 +34,8 @@ def fork(
     place = branch.end if at is None else at
     if place.node is None and place.tokens < branch.path.length:
         raise InvalidInputError(
-            f"branch {branch.name}: token {place.tokens} ends a context of which a rewrite kept only the beginning, so "
-            "the branch cannot be forked there; fork it before the next turn, or at an end of a later turn"
+            f"branch {branch.name}: it cannot be forked at token {place.tokens}, as a rewrite removed tokens before "
+            "it; fork it before the next turn, or at the end of a later turn"
         )
     acted = _acted_before(branch, place)
     ordinal = _next_ordinal(branch, place.tokens)

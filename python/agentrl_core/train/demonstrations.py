@@ -176,6 +176,6 @@ def expression_of(task: Task) -> str:
         return match.group().replace(" ", "")
     raise UnsupportedError(
         f"warm_start: task {task.task_id!r} has domain {task.domain!r}, but warm starts support only chain_sum, "
-        f"products and lcm; use those families, or give a model (any causal Hugging Face model with a chat template), "
-        f"if needed after training with loss.Imitation"
+        f"products and lcm; use those families, or give a model (any causal Hugging Face model with a chat template). "
+        f"Train it with loss.Imitation first if it never succeeds"
     )

@@ -361,8 +361,7 @@ def _engine(options: TrainOptions, run: Path, policy: PreTrainedModel, tokenizer
     routes = options.replay_routes
     if routes and not routers_of(policy):
         raise InvalidInputError(
-            f"replay_routes=True, but {type(policy).__name__} has no router of experts that is known; leave "
-            "--replay-routes out"
+            f"replay_routes=True, but no expert router is known for {type(policy).__name__}; omit --replay-routes"
         )
     if options.engine == "vllm":
         more: dict[str, Any] = {"enable_return_routed_experts": True} if routes else {}

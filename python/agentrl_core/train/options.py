@@ -204,7 +204,7 @@ def _environment_of(name: str) -> Environment:
     if missing:
         raise InvalidInputError(
             f"env={name!r} returned {type(world).__name__}, which has no {' and no '.join(missing)}; return an "
-            "environment"
+            "environment, with tasks(count) and reset(task, seed)"
         )
     found: Environment = world
     return found

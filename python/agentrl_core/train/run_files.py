@@ -50,7 +50,7 @@ def begun(run: Path) -> tuple[Recipe, dict[str, Any]] | None:
     if not options.keys() >= KEPT:
         raise InvalidInputError(
             f"{about} is incomplete: {why}; the run was killed while it started, or the file was edited. If nothing "
-            f"was trained yet, remove the file to start again; otherwise restore it"
+            f"was trained yet, remove the file to start again; otherwise restore it from a copy"
         )
     return Recipe.from_dict(table), options
 

@@ -36,9 +36,9 @@ def test_a_folder_of_games_is_played(games):
     outcome = episode.step("<action>take coin</action>")
     assert (outcome.reward, outcome.success, outcome.facts["points"]) == (1.0, True, 1.0)
     episode.close()
-    with pytest.raises(InvalidInputError, match="3 tasks of split 'train' asked for and there are 2"):
+    with pytest.raises(InvalidInputError, match="start is 3, but split 'train' has 2 tasks"):
         world.tasks(3)
-    with pytest.raises(InvalidInputError, match="1 tasks of split 'held_out' asked for and there are 0"):
+    with pytest.raises(InvalidInputError, match="start is 1, but split 'held_out' has 0 tasks"):
         world.tasks(1, split="held_out")
 
 

@@ -48,8 +48,8 @@ class RemoteWorker(ABC):
             sent = dumps(environment)
         except Exception as error:
             raise InvalidInputError(
-                f'environment {type(environment).__name__} runs="{where}", but cannot be sent to one: {error}; make it '
-                'picklable, or let it run in threads: runs="thread"'
+                f'environment {type(environment).__name__} runs="{where}", but cannot be pickled: {error}; make it '
+                'picklable, or set runs="thread"'
             ) from error
         self.send("make", 0, (sent,), None)
 

@@ -103,17 +103,15 @@ class EnvironmentChecks:
 
     def joint(self, joint: Any, state: object, actions: Mapping[str, str], agents: Mapping[str, Content]) -> JointStep:
         """Check the result of step() of a multi-agent episode, and the state after it."""
-        remedy = (
-            "return a table with an env.StepResult for each agent that acted, and for whoever else is told something"
-        )
+        remedy = "return a table with an env.StepResult for each agent that acted or gets an observation"
         if not isinstance(joint, JointStep):
             self.fail(f"step gave {shown(joint)}", remedy)
         for agent in (*joint.of, *joint.turn_of):
             if agent not in agents:
-                self.fail(f"there is no agent {agent!r}", f"name one of observations: {', '.join(agents)}")
+                self.fail(f"step gave agent {agent!r}, which does not exist", f"use one of: {', '.join(agents)}")
         for agent in actions:
             if agent not in joint.of:
-                self.fail(f"step gave no outcome for {agent!r}, who acted", remedy)
+                self.fail(f"step gave no result for agent {agent!r}, which acted", remedy)
         over = not joint.turn_of
         state = None if over else self.state(state)
         seen = {agent: None if state is None else agent_state_key(agent, state) for agent in joint.of}
@@ -129,7 +127,7 @@ class EnvironmentChecks:
         truncated = self._verdict(outcome.truncated, "truncated")
         over, observation = terminated or truncated, None
         if outcome.observation is not None:
-            remedy = "give a text or messages with role and content, or None where the episode is over"
+            remedy = "give a text or messages with role and content, or None if the episode is over"
             observation = self.content(outcome.observation, "StepResult.observation", remedy)
         elif not over and not waits:
             self.fail(
@@ -173,11 +171,13 @@ class EnvironmentChecks:
     def contexts(self, contexts: Any, name: str, *, alone: bool = True) -> tuple[Context, ...]:
         """Check the contexts of waiting conversations; an episode's first one is that of its own observation."""
         if not isinstance(contexts, Sequence):
-            self.fail(f"{name} is {shown(contexts)}", "give env.Context, one for each lane that waits")
+            self.fail(
+                f"{name} is {shown(contexts)}", "give a list of env.Context, one for each conversation that waits"
+            )
         checked = []
         for each in contexts:
             if each is None:
-                self.fail(f"{name} has None", "give env.Context, one for each lane that waits")
+                self.fail(f"{name} has None", "give a list of env.Context, one for each conversation that waits")
             context = self._context(each, alone=alone)
             if each.observation is None:
                 checked.append(context)
@@ -189,11 +189,15 @@ class EnvironmentChecks:
 
     def _context(self, context: Any, *, alone: bool) -> Context:
         if not alone:
-            self.fail("StepResult.context is given", "leave it out: the agents of an episode have a context each")
+            self.fail(
+                f"StepResult.context is {shown(context)} in an episode of several agents",
+                "leave it out, as each agent has one conversation",
+            )
         lane = getattr(context, "conversation", None)
         if not isinstance(context, Context) or isinstance(lane, bool) or not isinstance(lane, int) or lane < 0:
             self.fail(
-                f"StepResult.context is {shown(context)}", "give an env.Context with the number of a lane, or None"
+                f"StepResult.context is {shown(context)}",
+                "give an env.Context with the number of a conversation, or None",
             )
         tools = self.tools(context.tools)
         most: Any = context.max_tokens

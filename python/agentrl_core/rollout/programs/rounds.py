@@ -69,7 +69,7 @@ class RolloutSpec(Component):
         self.require(
             self.hint is not None or not self.train_without_hint,
             "train_without_hint",
-            "say what is shown, or leave it False",
+            "give a hint, or leave train_without_hint False",
         )
 
     def __add__(self, other: RolloutSpec) -> RolloutSpec:

@@ -129,7 +129,8 @@ class WorldModelEpisode:
         segment = await world.engine.generate(request)
         if segment.finish_reason == "abort":
             raise EngineError(
-                f"WorldModelEnvironment: the observation after action {len(self._past) + 1} was interrupted; retry it"
+                f"WorldModelEnvironment: the observation after action {len(self._past) + 1} was interrupted; "
+                "submit the action again"
             )
         observation = world.engine.chat.decode(segment.tokens)
         self._past.append([action, observation])
