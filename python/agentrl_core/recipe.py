@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 from agentrl_core import renames
 from agentrl_core._util.json_text import is_deeper, is_unicode
+from agentrl_core._util.near_names import near_names
 from agentrl_core.component.batch_component import BatchComponent
 from agentrl_core.component.column import Column
 from agentrl_core.component.component import PHASES, Component, find_component
@@ -227,9 +228,8 @@ class Recipe:
         known = [option.name for option in dataclasses.fields(self)]
         for name in phases:
             if name not in known:
-                raise RecipeError(
-                    f"recipe {self.name!r}: there is no {name!r} to replace; use one of: {', '.join(known)}"
-                )
+                remedy = near_names(name, known, f"use one of: {', '.join(known)}")
+                raise RecipeError(f"recipe {self.name!r}: there is no {name!r} to replace; {remedy}")
         return dataclasses.replace(self, **phases)
 
     def check(self, batch: Batch | None = None, *, facts: Declared | None = None) -> None:
@@ -547,21 +547,21 @@ class Recipe:
             raise RecipeError(f"recipe: {deep} is nested more than {_DEEPEST} deep; give the table of to_dict")
         known = [option.name for option in dataclasses.fields(cls)]
         name, values = table.get("name"), dict[str, Any]()
+        title = "recipe" if name is None else f"recipe {name!r}"
         for key, value in renames.table().recipe(table).items():
             if key not in known:
-                raise RecipeError(f"recipe {name!r}: {key!r} is unknown; use one of: {', '.join(known)}")
+                remedy = near_names(str(key), known, f"use one of: {', '.join(known)}")
+                raise RecipeError(f"{title}: {key!r} is unknown; {remedy}")
             if key in PHASES:
                 links = value if key in _CHAINS and isinstance(value, list) else [value]
                 for link in links:
                     if not isinstance(link, Mapping):
-                        raise RecipeError(
-                            f"recipe {name!r}: {key}={link!r} is not a table; write [{key}] with component = ..."
-                        )
+                        raise RecipeError(f"{title}: {key}={link!r} is not a table; write [{key}] with component = ...")
                 try:
                     chain = tuple(find_component(f"agentrl_core.{PHASES[key]}", link) for link in links)
                 except RecipeError as error:
                     place = "" if key in str(error) else f"{key}: "
-                    raise type(error)(f"recipe {name!r}: {place}{error}") from None
+                    raise type(error)(f"{title}: {place}{error}") from None
                 values[key] = chain if isinstance(value, list) else chain[0]
             else:
                 values[key] = value

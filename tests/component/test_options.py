@@ -59,7 +59,7 @@ class Outer(Component):
         ({"count": 1.5}, "count=1.5 is not possible; give a whole number"),
         ({"limit": 0.0}, "option limit=0.0 is not possible; give a number above 0, or None"),
         ({"limit": math.nan}, "limit=nan is not possible; give a finite number or None"),
-        ({"name": ""}, "option name='' is not possible; do not leave it empty"),
+        ({"name": ""}, "option name='' is not possible; give a text that is not empty"),
         ({"column": ""}, "option column='' is not possible; name a column"),
         ({"level": "node"}, "level='node' is not possible; give one of 'draw', 'step', 'token'"),
         ({"inner": 3}, "inner=3 is not possible; give a Inner"),

@@ -185,7 +185,7 @@ def test_models_that_cannot_run_packs_are_refused_with_the_reason() -> None:
         rows.pack().run(nn.ModuleList([tiny_model("llama"), tiny_model("qwen3")]))
     with pytest.raises(UnsupportedError, match="DataParallel copies the model"):
         rows.pack().run(nn.DataParallel(tiny_model("llama")))
-    with pytest.raises(InvalidInputError, match="'flat' is no layout; use auto, tree, sequence, padded"):
+    with pytest.raises(InvalidInputError, match="'flat' is not a layout; use auto, tree, sequence, padded"):
         replace(rows.pack(), layout="flat").run(tiny_model("llama"))
     shape = {"vocab_size": 37, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     with pytest.raises(UnsupportedError, match="sees the tokens after each token; load it with is_decoder=True"):

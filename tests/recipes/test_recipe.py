@@ -118,10 +118,10 @@ def test_replace() -> None:
     assert recipe.rollout == rollout.EntropyBranching()
     assert recipe.epochs == 3
     assert recipes.GRPO.epochs == 1
-    with pytest.raises(
-        RecipeError, match="recipe 'grpo': there is no 'epoch' to replace; use one of: name, source, select"
-    ):
+    with pytest.raises(RecipeError, match="recipe 'grpo': there is no 'epoch' to replace; did you mean epochs"):
         recipes.GRPO.replace(epoch=3)
+    with pytest.raises(RecipeError, match="there is no 'far' to replace; use one of: name, source, select"):
+        recipes.GRPO.replace(far=3)
 
 
 @pytest.mark.parametrize(
@@ -149,11 +149,14 @@ def test_impossible_options(change: dict[str, object], message: str) -> None:
     [
         ("name = ", "is not valid TOML"),
         ('source = "x"', "recipe: the name is missing"),
-        ('name = "x"\nepoch = 1', "recipe 'x': 'epoch' is unknown; use one of: name, source"),
+        ('name = "x"\nepoch = 1', "recipe 'x': 'epoch' is unknown; did you mean epochs"),
+        ('name = "x"\nfar = 1', "recipe 'x': 'far' is unknown; use one of: name, source"),
+        ("epoch = 1", "recipe: 'epoch' is unknown; did you mean epochs"),
+        ('[loss]\ncomponent = "Polcy"', "recipe: loss: component 'Polcy' does not exist; did you mean Policy"),
         ('name = "x"\nloss = "Policy"', r"recipe 'x': loss='Policy' is not a table; write \[loss\] with component"),
         ('name = "x"\n[loss]\ncomponent = "Policey"', "recipe 'x': loss: component 'Policey' does not exist"),
         ('name = "x"\n[loss]\ncomponent = "Policy"\nentropy = -1', r"recipe 'x': loss\.Policy: option entropy=-1\.0"),
-        ('name = "x"\n[reply]\ncomponent = "Any"', "recipe 'x': 'reply' is unknown; use one of: name"),
+        ('name = "x"\n[reply]\ncomponent = "Any"', "recipe 'x': 'reply' is unknown; did you mean replay"),
         ('name = "x"\n[admit]\ncomponent = "Uniform"', "Uniform.* is not a component of phase admit"),
     ],
 )

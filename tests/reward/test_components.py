@@ -292,7 +292,7 @@ def test_checklists() -> None:
     close(column(made, "item_reward.1", "step"), [0.0, 1.0, 0.0, 0.0, 0.0])
     close(column(made, "item_eligible.1", "step"), [0.0, 1.0, 0.0, 0.0, 0.0])
     close(column(Checklist(items=2, delay=0.5)(checked())), [0.5, 0.25])
-    with pytest.raises(InvalidInputError, match="'turn' comes back to an earlier turn"):
+    with pytest.raises(InvalidInputError, match="'turn' of draw 0 comes back to an earlier turn at step 2"):
         Checklist(items=2)(checked(step_turn=[0, 1, 0, 0, 0]))
     failed = Checklist(items=2)(checked(step_judge_failed=[0, 0, 0, 0, 1]))
     close(column(failed), [0.5, math.nan])

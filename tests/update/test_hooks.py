@@ -293,8 +293,11 @@ def test_invalid_hooks_and_models_are_reported() -> None:
         train(late, BATCH, {"policy": Model(0.0)}, reference=Model(1.0))
     for make, message in (
         (lambda: SyncModel("policy", "policy"), "name another model"),
-        (lambda: SyncModel("policy", "begin"), "what was at the begin is past"),
-        (lambda: SyncModel("policy", "average", corrected=True, once=3), "say how often with `every` alone"),
+        (lambda: SyncModel("policy", "begin"), "it is a copy that no hook changes"),
+        (
+            lambda: SyncModel("policy", "average", corrected=True, once=3),
+            "leave out `once` and `when`, and set `every`",
+        ),
         (lambda: SyncModel("policy", "average", own_steps=True), "use it with unit='steps'"),
         (lambda: FreezeModel("policy", unit="steps"), "frozen for whole iterations"),
         (lambda: SyncModel("policy", "average", every=0), "option every=0 is not possible"),

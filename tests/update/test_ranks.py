@@ -150,7 +150,7 @@ def test_packs_know_their_number() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sync": "first"}, "sync: 'first' is no way to synchronise; use auto, last, each"),
+        ({"sync": "first"}, "sync: 'first' is not a way to synchronise; use auto, last, each"),
         ({"sync": "last"}, "sync: 'last' needs the model whose gradients are synchronised; give model as well"),
         ({"shards": 0}, "shards"),
     ],

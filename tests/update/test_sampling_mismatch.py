@@ -192,7 +192,7 @@ def test_stale_tokens_at_ratio_one_are_warned_of() -> None:
 
 def test_a_run_ahead_with_recomputed_ratios_is_warned_of() -> None:
     world, recipe = SmallWorld(), recipes.GRPO.replace(old_logprob="recomputed")
-    with pytest.warns(AgentRLWarning, match=r"begin at 1 however old a token is"):
+    with pytest.warns(AgentRLWarning, match=r"start at 1 whatever the staleness"):
         arl.Collector(world, world, recipe, staleness=1)
     arl.Collector(world, world, recipe)
     arl.Collector(world, world, recipes.GRPO, staleness=1)

@@ -178,7 +178,7 @@ def test_credit_must_come_first(batch: Batch) -> None:
 
 def test_options_of_packs(batch: Batch) -> None:
     (update,) = recipes.GRPO.updates(recipes.GRPO.credit(batch))
-    with pytest.raises(InvalidInputError, match="layout: 'forest' is no layout; use auto, tree, sequence, padded"):
+    with pytest.raises(InvalidInputError, match="layout: 'forest' is not a layout; use auto, tree, sequence, padded"):
         update.pack(max_tokens=999, layout="forest")
     with pytest.raises(InvalidInputError, match='balance is "rows"; use "tokens" or "work"'):
         update.pack(max_tokens=999, balance="rows")

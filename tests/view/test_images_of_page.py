@@ -94,8 +94,8 @@ def test_a_file_that_is_not_an_image_is_shown_as_a_note_and_runs_no_code(browser
     page.until("document.querySelectorAll('.left-out').length === 3")
     notes = page.texts(".left-out figcaption")
     assert notes == [
-        "image not shown: it is no PNG, JPEG, WebP or GIF",
-        "image not shown: it is no PNG, JPEG, WebP or GIF",
+        "image not shown: it is not a PNG, JPEG, WebP or GIF",
+        "image not shown: it is not a PNG, JPEG, WebP or GIF",
         "image not shown: the browser cannot read its bytes",
     ]
     page.until("document.querySelectorAll('.images img').length === 1")

@@ -326,7 +326,7 @@ def test_marked_and_other_tokens_are_averaged_separately() -> None:
     batch = small([(0, [1, 3]), (0, [2])], draw_score=[1.0, 0.0], step_image=[0.0, 1.0, 0.0])
     scaled = MarkedScaled(column="image", level="step", marked=0.06, plain=0.01, of="kl_weight", own_mean=True)(batch)
     close(column(scaled, "kl_weight", "token"), [0.04, 0.08, 0.08, 0.08, 0.01, 0.01])
-    with pytest.raises(RecipeError, match="own_mean=True is not possible; it is for of='kl_weight'"):
+    with pytest.raises(RecipeError, match="own_mean=True is not possible; give False, or of='kl_weight'"):
         MarkedScaled(column="image", own_mean=True)
 
 
@@ -335,7 +335,7 @@ def test_marked_and_other_tokens_are_averaged_separately() -> None:
     [
         ({"column": ""}, "option column='' is not possible"),
         ({"column": "thought", "marked": -1.0}, "option marked=-1.0 is not possible"),
-        ({"column": "thought", "of": "keep"}, "give 0 to what is left out, and another number to what is kept"),
+        ({"column": "thought", "of": "keep"}, "with of='keep', give 0 to one of marked and plain=1.0, not to both"),
         ({"column": "thought", "of": "advantage"}, "option of='advantage' is not possible"),
     ],
 )

@@ -86,13 +86,13 @@ class BaselineRelative(BatchComponent):
     def check_options(self) -> None:
         """Check the options of each kind of baseline."""
         needs_column = self.kind != "log_mean_exp"
-        self.require(bool(self.column) == needs_column, "column", "name a column, but none for log_mean_exp")
+        remedy = "name a column" if needs_column else "leave it empty for kind='log_mean_exp'"
+        self.require(bool(self.column) == needs_column, "column", remedy)
         votes = self.kind in ("weighted", "shrunk")
         self.require(votes or not self.leave_one_out, "leave_one_out", "choose kind weighted or shrunk, or give False")
         of_group = self.kind in ("weighted", "log_mean_exp")
-        self.require(
-            of_group or self.singleton == "zero", "singleton", 'choose kind weighted or log_mean_exp, or "zero"'
-        )
+        remedy = 'choose kind weighted or log_mean_exp, or singleton="zero"'
+        self.require(of_group or self.singleton == "zero", "singleton", remedy)
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `advantage` on draws."""
@@ -251,10 +251,11 @@ class TrackedBaseline(StatefulComponent):
 
     def check_options(self) -> None:
         """Check the options of each kind."""
-        self.require(self.adapt == "none" or self.kind == "beta", "adapt", 'choose kind="beta", or "none"')
-        self.require(self.adapt == "none" or self.decay_at_least <= self.decay, "decay_at_least", "give at most decay")
-        self.require(self.update == "after" or self.kind == "ema", "update", 'choose kind="ema", or "after"')
-        self.require(self.scale == "none" or self.kind == "window", "scale", 'choose kind="window", or "none"')
+        self.require(self.adapt == "none" or self.kind == "beta", "adapt", 'choose kind="beta", or adapt="none"')
+        ordered = self.adapt == "none" or self.decay_at_least <= self.decay
+        self.require(ordered, "decay_at_least", f"give a number of at most decay={self.decay}")
+        self.require(self.update == "after" or self.kind == "ema", "update", 'choose kind="ema", or update="after"')
+        self.require(self.scale == "none" or self.kind == "window", "scale", 'choose kind="window", or scale="none"')
 
     def own_needs(self) -> Iterable[Column]:
         """Columns it reads: the key of the baseline, and the policy's KL if used."""

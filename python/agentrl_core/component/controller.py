@@ -119,7 +119,7 @@ class Choice(Component, Changing):
     def __post_init__(self) -> None:
         given: Any = self.of  # TOML tables give a list
         many = isinstance(given, (tuple, list)) and len(given) > 1
-        self.require(many, "of", "give a tuple of at least two")
+        self.require(many, "of", "give a tuple of at least two values")
         self.require(isinstance(self.by, (Controller, Schedule)), "by", "give a Schedule or a controller")
         object.__setattr__(self, "of", tuple(self.of))
         inside = [option for option in self.of if isinstance(option, Component)]

@@ -118,7 +118,7 @@ class Schedule(Changing):
         self._require(
             self.kind not in ("exponential", "inverse") or self.start * self.end > 0.0,
             "end",
-            "give start and end on one side of 0",
+            f"give start and end on one side of 0 (start is {self.start})",
         )
 
         then: object = self.then

@@ -55,10 +55,12 @@ def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = F
             "the trainer trains the policy on all rows; use collect.Collector"
         )
     loss: Loss = links[0].loss if isinstance(links[0], Train) else links[0]
-    if list(loss.changing()):
+    changing = next(iter(loss.changing()), None)
+    if changing is not None:
+        place, found = changing
         raise RecipeError(
-            f"{name}: options of its loss change with the iteration, which the trainer does not pass; give constant "
-            "numbers"
+            f"{name}: loss option {place[1:]!r} is a {type(found).__name__}, but this trainer does not report "
+            "iterations; give a constant"
         )
     given = (*_KNOWN, *columns, *(("weight_entropy",) if entropy else ()))
     missing = [stream for stream in loss.streams if stream not in given]

@@ -151,7 +151,8 @@ class Sum(Loss):
         self.require(self.own_rows or mine == other, "second", remedy)
         if self.own_rows:
             nested = isinstance(self.first, Sum) or isinstance(self.second, Sum)
-            self.require(not nested, "first_where", "a term that is a sum itself has no rows of its own; give it none")
+            remedy = "a Sum as a term takes no rows of its own; leave first_where and second_where None"
+            self.require(not nested, "first_where", remedy)
             both = self.first.of_steps == self.second.of_steps
             self.require(both, "second", "give two losses with a row for each token, or two with a row for each step")
         else:

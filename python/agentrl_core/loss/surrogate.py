@@ -330,7 +330,7 @@ class Reinforce(Surrogate):
     def check_options(self) -> None:
         """Require weight `ratio` for `at_most`."""
         used = self.at_most is None or "ratio" in (self.positive, self.negative)
-        self.require(used, "at_most", "use it with 'ratio', or give None")
+        self.require(used, "at_most", "use it with positive or negative='ratio', or give None")
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> Factors:
         """Return the log-prob of each token times its detached weight."""

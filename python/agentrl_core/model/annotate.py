@@ -149,7 +149,7 @@ def annotate(
         others = {"draws": draws, "top_k": top_k, "prompts": prompts}
         given = next((name for name, value in others.items() if value is not None), "level")
         if given != "level" or level != "node_token":
-            raise InvalidInputError(f"{given} is given together with probe, which asks at every step; leave one out")
+            raise InvalidInputError(f"{given} is given together with probe, which reads every step; leave one out")
         if not isinstance(model, torch.nn.Module):
             raise InvalidInputError(
                 f"model is {type(model).__name__}, but a probe needs a model that runs packs; give a torch.nn.Module"

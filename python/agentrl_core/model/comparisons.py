@@ -67,13 +67,15 @@ def comparisons_of(
             different arguments.
     """
     found: dict[str, Comparison] = {}
-    for output in dict.fromkeys(outputs):
+    wanted = dict.fromkeys(outputs)
+    for output in wanted:
         name, _, argument = output.partition(":")
         if name not in COMPARED:
             continue
         if name in found:
+            first = next(each for each in wanted if each.partition(":")[0] == name).partition(":")[2]
             raise InvalidInputError(
-                f"outputs: {name!r} is requested with two arguments, one of them {argument!r}; train the two losses "
+                f"outputs: {name!r} is requested with two arguments, {first!r} and {argument!r}; train the two losses "
                 "in two stages, or give both the same"
             )
         if name == "top_logprobs":

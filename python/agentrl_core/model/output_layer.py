@@ -133,7 +133,7 @@ class Scores(Reading):
         if logits is None or logits.dim() != 3 or logits.shape[:2] != (1, len(feed.rows)):
             raise UnsupportedError(
                 f"model: {type(self.inner).__name__} returns no logits for the rows that its output layer was given, "
-                "so packs cannot run on it; use another model"
+                "so packs cannot run on it; use a model of docs/models.md"
             )
         columns = [column if feed.pairs is None else column.index_select(0, feed.pairs) for column in self.columns]
         with torch.autocast(logits.device.type, enabled=False):

@@ -97,7 +97,7 @@ def _wrappers_in(module: nn.Module) -> Iterator[nn.Module]:
 
     if type(module).__name__ == "DeepSpeedEngine":
         raise UnsupportedError(
-            "model: a DeepSpeedEngine scales gradients in its own backward(), which packs do not know; use "
+            "model: a DeepSpeedEngine scales gradients in its own backward(), which packs do not support; use "
             "fully_shard, FSDP or DistributedDataParallel"
         )
     if _is_ddp(module) or isinstance(module, (FSDPModule, FullyShardedDataParallel)):
@@ -201,7 +201,7 @@ def reshard(model: object) -> None:
 def check_sync(sync: GradientSync, model: nn.Module | None) -> None:
     """Raise InvalidInputError if `sync` is not a `GradientSync`, or has no model to apply to."""
     if sync not in get_args(GradientSync):
-        raise InvalidInputError(f"sync: {sync!r} is no way to synchronise; use {', '.join(get_args(GradientSync))}")
+        raise InvalidInputError(f"sync: {sync!r} is not a way to synchronise; use {', '.join(get_args(GradientSync))}")
     if sync != "auto" and model is None:
         raise InvalidInputError(f"sync: {sync!r} needs the model whose gradients are synchronised; give model as well")
 

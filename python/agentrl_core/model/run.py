@@ -238,7 +238,7 @@ def _read_feed(reading: Reading, own: Forward, feed: Feed, *, is_last: bool) -> 
         if hidden.shape[:-1] != shape:
             raise UnsupportedError(
                 f"model: the output layer of {type(inner).__name__} gets states of shape {tuple(hidden.shape)} for "
-                f"{tuple(shape)} tokens, so packs cannot run on it; use another model"
+                f"{tuple(shape)} tokens, so packs cannot run on it; use a model of docs/models.md"
             )
         states = hidden.flatten(0, 1).index_select(0, feed.rows)
         return reading.at_head(head, states, is_last=is_last)
@@ -252,8 +252,8 @@ def _read_feed(reading: Reading, own: Forward, feed: Feed, *, is_last: bool) -> 
             made = _own_forward(class_forward, reading, feed)
     if captured.output is None:
         raise UnsupportedError(
-            f"model: {type(inner).__name__} does not call its output layer, so packs cannot run on it; use "
-            "another model"
+            f"model: {type(inner).__name__} does not call its output layer, so packs cannot run on it; use a "
+            "model of docs/models.md"
         )
     reading.after_model(getattr(made, "logits", None), feed)
     return captured.output

@@ -105,8 +105,11 @@ class Checklist(BatchComponent):
         turns = keys.composite(rows.draws, rows.keys("turn"))
         starts = np.flatnonzero(np.append(True, turns[1:] != turns[:-1])[: len(turns)])
         if len(starts) != len(np.unique(turns)):
+            first = starts[np.unique(turns[starts], return_index=True)[1]]
+            again = np.setdiff1d(starts, first)[0]
             raise InvalidInputError(
-                "column 'turn' comes back to an earlier turn of the draw; number its turns in order"
+                f"column 'turn' of draw {rows.draws[again]} comes back to an earlier turn at step {again}; number its "
+                "turns in order"
             )
         satisfied, weight = self._matrix(rows, "satisfied"), self._matrix(rows, "item_weight")
         known = np.isfinite(satisfied)

@@ -130,7 +130,7 @@ class EntropyBand(EntropyTerm):
 
     def check_options(self) -> None:
         """Check that the band is not empty."""
-        self.require(self.low < self.high, "low", "give 0 <= low < high")
+        self.require(self.low < self.high, "low", f"give a number below high={self.high}")
 
     def __call__(self, tokens: Tokens) -> Tensor:
         """Return the loss term: minus the entropy bonus, plus the penalty outside the band."""

@@ -175,7 +175,8 @@ class LookaheadBranching(Rollout):
                 continue
             if segment.top is None:
                 raise InvalidInputError(
-                    f"{self.title()}: the engine does not report the likeliest tokens; use one with Sampling(top=)"
+                    f"{self.title()}: the engine does not report the likeliest tokens; use one that supports "
+                    "Sampling(top=)"
                 )
             first = len(twig.tokens)
             twig.tokens += segment.tokens.tolist()

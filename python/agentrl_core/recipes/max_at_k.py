@@ -93,7 +93,7 @@ class MaxAtK(BatchComponent):
 
     def check_options(self) -> None:
         """Check that `scale` and `ratio` are only set for the kinds that use them."""
-        self.require(self.scale == "none" or self.kind == "top_gap", "scale", 'choose kind="top_gap", or "none"')
+        self.require(self.scale == "none" or self.kind == "top_gap", "scale", 'choose kind="top_gap", or scale="none"')
         self.require(not self.ratio or self.kind == "full", "ratio", 'choose kind="full", or leave it empty')
 
     def __call__(self, batch: Batch) -> Batch:

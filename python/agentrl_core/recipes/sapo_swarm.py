@@ -119,7 +119,7 @@ class SharedExperience(Rollout):
             task, attempts = Task(**{**line["task"], "solution": ()}), line["attempts"]
         except (KeyError, TypeError) as error:
             raise InvalidInputError(
-                f"SharedExperience: {self.folder} has a line that is not a group ({error!r}); remove it"
+                f"SharedExperience: {self.folder} has a line that is not a group ({error!r}): {line!r:.60}; remove it"
             ) from None
         derived = await group.spawn(task, size=len(attempts), program=_ReplayedExperience(json.dumps(attempts)))
         return any(branch.status != "pruned" for branch in derived.branches)

@@ -82,7 +82,7 @@ class Memory(Stateful):
     def check_options(self) -> None:
         """Require max_age >= min_age, so that drawn rows still exist."""
         fits = self.max_age is None or self.min_age <= self.max_age
-        self.require(fits, "min_age", f"rows are forgotten after max_age={self.max_age} iterations")
+        self.require(fits, "min_age", f"give at most max_age={self.max_age}, after which rows are removed")
 
     @property
     def kept_columns(self) -> tuple[str, ...]:

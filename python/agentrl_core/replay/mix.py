@@ -62,7 +62,11 @@ class Mix(Replay):
 
     def check_options(self) -> None:
         """Require `replaces` for a batch of stored draws alone."""
-        self.require(self.share < 1.0 or self.replaces, "share", "1 leaves no fresh draws: give replaces=True")
+        self.require(
+            self.share < 1.0 or self.replaces,
+            "share",
+            "it leaves no fresh draws: give a number below 1, or replaces=True",
+        )
 
     def initial_state(self) -> State:
         """Return the memory's first state."""

@@ -64,7 +64,7 @@ class MixedTasks(Sequence[tuple[str, Task]]):
         if isinstance(row, slice):
             return [self[place] for place in range(*row.indices(self._length))]
         if not 0 <= row < self._length:
-            raise IndexError(row)
+            raise IndexError(f"row is {row}; give a number from 0 to {self._length - 1}")
         part = bisect.bisect_right(self._begins, row) - 1
         first, names = self._turns[part]
         number, which = divmod(row - self._begins[part], len(names))

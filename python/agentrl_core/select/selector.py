@@ -193,7 +193,7 @@ class Uniform(Selector):
         if wanted.groups > len(pool) and not wanted.round:
             raise InvalidInputError(
                 f"count={wanted.groups} tasks cannot be chosen from pool_size={len(pool)}; make the pool of tasks "
-                "larger or ask for fewer"
+                "larger or request fewer"
             )
         begin = len(wanted.taken)
         end = min(begin + wanted.groups, len(pool))

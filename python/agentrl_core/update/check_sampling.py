@@ -107,8 +107,8 @@ class SamplingUse:
         """Return the error message about a field whose value is refused."""
         remedy = "" if self.weights else ', or use recomputed log-probs: recipe.replace(old_logprob="recomputed")'
         return (
-            f"{found}, but recipe {self.recipe!r} compares recorded log-probs, which are those of the distribution "
-            f"sampled from, with the model's over all tokens; sample with Sampling({field}={default!r}){remedy}"
+            f"{found}, so recorded log-probs are not those of the model, but recipe {self.recipe!r} compares the two; "
+            f"sample with Sampling({field}={default!r}){remedy}"
         )
 
 
@@ -139,13 +139,13 @@ def check_sampling(recipe: Any, batch: Batch, trainings: Sequence[Train]) -> Non
     versions = versions[versions >= 0]  # negative: not recorded
     if len(versions) and versions.min() != versions.max():
         _warn(
-            f"recipe {recipe.name!r}: the tokens were sampled by weights of versions {versions.min()} to "
-            f"{versions.max()}, and ratios are to log-probs that the present weights recompute, so that they begin at "
-            f"1 however old a token is; {_REMEDY}"
+            f"recipe {recipe.name!r}: the tokens were sampled by policy versions {versions.min()} to "
+            f"{versions.max()}, but ratios use log-probs recomputed with the current weights, so they start at 1 "
+            f"whatever the staleness; {_REMEDY}"
         )
 
 
-_REMEDY = 'add weight.ImportanceWeight() to phase weight, or take ratios to what was sampled: old_logprob="behaviour"'
+_REMEDY = 'add weight.ImportanceWeight() to phase weight, or use the log-probs of sampling: old_logprob="behaviour"'
 
 
 def warn_of_staleness(recipe: Any) -> None:
@@ -153,8 +153,8 @@ def warn_of_staleness(recipe: Any) -> None:
     ratios = any("old_logprob" in training.loss.streams for training in recipe.losses("update"))
     if ratios and recipe.old_logprob == "recomputed" and not bears_staleness(recipe):
         _warn(
-            f"recipe {recipe.name!r}: ratios are to log-probs that the present weights recompute, so that they begin "
-            f"at 1 however old a token is, and this run trains tokens of older weights; {_REMEDY}"
+            f"recipe {recipe.name!r}: this run trains tokens of older weights, but ratios use log-probs recomputed "
+            f"with the current weights, so they start at 1 whatever the staleness; {_REMEDY}"
         )
 
 

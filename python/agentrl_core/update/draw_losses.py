@@ -121,7 +121,7 @@ def parts_of_rows(loss: Loss, outputs: PackOutput, pack: Pack) -> Tensor:
     whole = value.detach()
     if abs(float(parts.sum() - whole)) > 1e-3 * float(parts.abs().sum() + whole.abs()):
         raise UnsupportedError(
-            f"{loss!r} is no sum of the losses of draws: its terms are not linear in the weights of tokens; call "
+            f"{loss!r} is not a sum of the losses of draws: its terms are not linear in the weights of tokens; call "
             "recipe.updates without draw_losses=True"
         )
     return parts

@@ -68,10 +68,10 @@ def picture_facts(content: bytes) -> dict[str, Any]:
     Example:
         >>> from agentrl_core.view.images import picture_facts
         >>> picture_facts(b"<svg/>")
-        {'bytes': 6, 'why': 'it is no PNG, JPEG, WebP or GIF'}
+        {'bytes': 6, 'why': 'it is not a PNG, JPEG, WebP or GIF'}
     """
     header = picture_header(content)
     if header is None:
-        return {"bytes": len(content), "why": "it is no PNG, JPEG, WebP or GIF"}
+        return {"bytes": len(content), "why": "it is not a PNG, JPEG, WebP or GIF"}
     facts: dict[str, Any] = {**header._asdict(), "bytes": len(content)}
     return facts if header.width * header.height <= MOST_PIXELS else {**facts, "why": "it has too many pixels"}

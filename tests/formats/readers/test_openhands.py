@@ -268,7 +268,11 @@ def test_a_condensation_before_the_sdk(forgotten, tmp_path):
         ([SYSTEM, condensed([], "S", -1)], UnsupportedError, "the place of its summary is not in the file"),
         ([SYSTEM, condensed([], "S", True)], UnsupportedError, "the place of its summary is not in the file"),
         ([SYSTEM, condensed(["x9"], "S")], UnsupportedError, "removes the event 'x9', which is not in the file"),
-        ([SYSTEM, condensed([], "S", 2)], UnsupportedError, "summary_offset is 2 of 1 messages"),
+        (
+            [SYSTEM, condensed([], "S", 2)],
+            UnsupportedError,
+            "summary_offset is 2, more than the remaining messages \\(1\\)",
+        ),
         ([SYSTEM, sdk("CondensationSummaryEvent", summary="S")], UnsupportedError, "without the condensation"),
         ([*CONDENSED, condensed([], "S2")], UnsupportedError, "condensed again without the summary of the first time"),
         ([*CONDENSED, condensed(["n1"])], UnsupportedError, "condensed again without the summary of the first time"),

@@ -110,17 +110,17 @@ def test_roles_that_leave_no_text_are_ambiguous():
     contexts = from_chats(read([row]), tokenizer).contexts()
     assert tokenizer.decode(contexts.tokens[: int(contexts.begins[0])].tolist()) == prompt
     row, _ = dumped(tokenizer, [SYSTEM, QUESTION], "It is cold.")
-    with pytest.raises(UnsupportedError, match="which several chats render to"):
+    with pytest.raises(UnsupportedError, match="but several chats render to it"):
         from_chats(read([row]), tokenizer)
 
 
 def test_a_dump_that_cannot_be_verified_is_refused():
     tokenizer = gallery_tokenizer("qwen2_5")
     row, _ = dumped(tokenizer, [QUESTION], "It is cold.")
-    with pytest.raises(UnsupportedError, match=r"chat 0: prompt is .*, which no chat of one question renders to"):
+    with pytest.raises(UnsupportedError, match=r"chat 0: prompt is .*, but no chat of one question renders to it"):
         from_chats(read([row]), gallery_tokenizer("gemma3"))
     several, _ = dumped(tokenizer, [QUESTION, {"role": "assistant", "content": "Cold."}, QUESTION], "It is cold.")
-    with pytest.raises(UnsupportedError, match=r"chat 0: prompt is .*, which several chats render to"):
+    with pytest.raises(UnsupportedError, match=r"chat 0: prompt is .*, but several chats render to it"):
         from_chats(read([several]), tokenizer)
     with pytest.raises(UnsupportedError, match="completion has several turns"):
         from_chats(read([{**row, "output": "I look.\nuser\n4 degrees\nassistant\nCold."}]), tokenizer)

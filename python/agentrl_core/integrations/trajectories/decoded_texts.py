@@ -47,10 +47,10 @@ def decoded_turn(
         if plain(rendered) == prompt
     }
     if len(fitting) != 1:
-        how = "no chat of one question renders to" if not fitting else "several chats render to"
+        how = "no chat of one question renders to it" if not fitting else "several chats render to it"
         raise UnsupportedError(
-            f"{where}: prompt is {prompt!r:.60}, which {how} without special tokens; give the tokenizer that made it, "
-            "or a record with token ids"
+            f"{where}: prompt is {prompt!r:.60}, but {how} without special tokens; give the tokenizer that made "
+            "it, or a record with token ids"
         )
     marker = _between(template, plain)
     if marker.strip() and marker in completion:

@@ -313,7 +313,7 @@ def turns_of(
     """
     if template is None:
         raise InvalidInputError(
-            "there are no token ids; give tokenizer=, whose chat template makes them (no log-probs)"
+            f"{chat}: there are no token ids; give tokenizer=, whose chat template makes them (no log-probs)"
         )
     trained = [is_trained(message, f"{chat}, message {place}") for place, message in enumerate(messages)]
     schemas = plain_tools(tools, chat)
@@ -366,21 +366,22 @@ def _read(
             f"draw {draw} has images and no imported messages, and its tokens do not mark where the images are; leave "
             "it out (batch.select_draws), or save the batch in a store"
         )
-    return decoded(turns, tokenizer)
+    return decoded(draw, turns, tokenizer)
 
 
-def decoded(turns: Sequence[TrajectoryTurn], tokenizer: PreTrainedTokenizerBase | None) -> list[Message]:
+def decoded(draw: int, turns: Sequence[TrajectoryTurn], tokenizer: PreTrainedTokenizerBase | None) -> list[Message]:
     """Return decoded messages for turns of tokens; roles within a context are not distinguished."""
     if tokenizer is None:
-        raise InvalidInputError("the batch has tokens but no messages; give tokenizer=, which decodes the tokens")
+        raise InvalidInputError(f"draw {draw} has tokens but no messages; give tokenizer=, which decodes the tokens")
     messages: list[Message] = []
     seen = 0
     before: list[int] = []
     for place, turn in enumerate(turns):
         if list(turn.context[:seen]) != before:
             raise UnsupportedError(
-                f"the context of turn {place} does not begin with the turn before it (its history was rewritten), but "
-                "a chat has one history; leave its draw out (batch.select_draws), or save the batch in a store"
+                f"draw {draw}: the context of turn {place} does not begin with turn {place - 1} (the history was "
+                "rewritten), but a chat has one history; leave the draw out (batch.select_draws), or save the batch in "
+                "a store"
             )
         role = "tool" if messages else "user"
         messages.append({"role": role, "content": _text(tokenizer, turn.context[seen:])})

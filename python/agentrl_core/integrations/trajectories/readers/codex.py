@@ -141,7 +141,8 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
             conversation.add(payload or {}, where)
         elif kind == "event_msg":
             if (payload or {}).get("type") == "thread_rolled_back":
-                refuse(where, "the history was rolled back, which the items before it do not show", "leave it out")
+                problem = "the history was rolled back, and the log does not mark the items that this removed"
+                refuse(where, problem, "leave the session out")
         elif kind == "compacted":
             history = (payload or {}).get("replacement_history")
             if not isinstance(history, list):

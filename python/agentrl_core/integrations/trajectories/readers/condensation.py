@@ -88,8 +88,8 @@ class Condensed:
             if found.summary is None or not unknown:
                 refuse(
                     where,
-                    "the history was condensed again without the summary of the first time, which some versions of "
-                    "the program then show the model and others do not",
+                    "the history was condensed again without the summary of the first time; what the model then read "
+                    "depends on the version of the program",
                     _KEEP_BEFORE,
                 )
         elif found.of_sdk and unknown:
@@ -103,7 +103,9 @@ class Condensed:
         }
         if split := next((response for event, _ in events for response in _of(event) if response in read), None):
             refuse(
-                where, f"it removes a part of the response {split!r}, as no version of the program does", _KEEP_BEFORE
+                where,
+                f"it removes a part of the response {split!r}, but the program removes whole responses",
+                _KEEP_BEFORE,
             )
         if found.summary is not None:
             events.insert(self._place(found, [is_message for _, is_message in kept], where), _summary(found, where))
@@ -114,13 +116,17 @@ class Condensed:
         if found.of_sdk:
             places = [place for place, is_message in enumerate(kept) if is_message]
             if found.offset > len(places):
-                refuse(where, f"summary_offset is {found.offset} of {len(places)} messages", _KEEP_BEFORE)
+                refuse(
+                    where,
+                    f"summary_offset is {found.offset}, more than the remaining messages ({len(places)})",
+                    _KEEP_BEFORE,
+                )
             return places[found.offset] if found.offset < len(places) else len(kept)
         if not all(kept[: found.offset]) or found.offset > len(kept):
             refuse(
                 where,
-                f"summary_offset is {found.offset}, which counts events that are not messages, and the file does not "
-                "tell which of them the program counted, so that the place of the summary is not known",
+                f"summary_offset is {found.offset}, and counts events that are not messages; the file does not show "
+                "which ones, so the place of the summary is not known",
                 _KEEP_BEFORE,
             )
         return found.offset

@@ -127,8 +127,8 @@ class _History:
                 if call.get("id") not in replied:
                     refuse(
                         where,
-                        f"the condensation keeps the call {call.get('id')!r} without its reply, so that the program "
-                        "left out more than the file tells",
+                        f"the condensation keeps the call {call.get('id')!r} without its reply, so it removed more "
+                        "events than the file lists",
                         "keep the events before it",
                     )
 

@@ -155,7 +155,7 @@ def _reply(reply: Any, where: str) -> str:
     if isinstance(reply, str) or reply is None:
         return reply or ""
     if not isinstance(reply, list) or not all(isinstance(part, Mapping) and "type" in part for part in reply):
-        refuse(where, f"the reply of a tool is {reply!r:.60}, of which the model read some text", "record a text")
+        refuse(where, f"the reply of a tool is {reply!r:.60}", "record the text that the model read")
     return text_of([{**part, "text": part.get("text", part.get("content"))} for part in reply], where)
 
 
