@@ -102,15 +102,15 @@ def _nothing_left_running() -> Iterator[None]:
             if not any(kept in part for part in process.cmdline() for kept in _KEPT):
                 left.append(process)
     _, alive = psutil.wait_procs(left, timeout=60)
-    told = []
+    commands = []
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
-            told.append(" ".join(process.cmdline()) or process.name())
+            commands.append(" ".join(process.cmdline()) or process.name())
             for each in (*process.children(recursive=True), process):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     each.kill()
     psutil.wait_procs(alive, timeout=60)
-    assert not told, f"the test left processes running: {told}"
+    assert not commands, f"the test left processes running: {commands}"
 
 
 @pytest.fixture(scope="session")

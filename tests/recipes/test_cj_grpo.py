@@ -35,17 +35,17 @@ class Masked(Riddles):
         observation = MASK * 6
 
         def __init__(self, seed: int) -> None:
-            self.seed, self.said = seed, ""
+            self.seed, self.text = seed, ""
 
         def step(self, action: str) -> StepResult:
-            self.said += action
-            if len(self.said) == 6:
+            self.text += action
+            if len(self.text) == 6:
                 right = self.seed % 2 == 1
                 return StepResult(reward=float(right), terminated=True, success=right)
-            return StepResult(self.said + MASK * (6 - len(self.said)))
+            return StepResult(self.text + MASK * (6 - len(self.text)))
 
         def state_key(self) -> bytes:
-            return self.said.encode()
+            return self.text.encode()
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def test_spark_derives_tasks_from_the_outcomes_of_rollouts() -> None:
     [(judged, rewards)], run = prompts(RIGHT, RIGHT, YES, NO)
     assert judged.startswith("riddle?\n\nAn answer:\nright\n\nIs it right?")
     assert rewards == [1.0, 0.0]
-    assert run.asked == 4
+    assert run.num_requests == 4
     # All wrong: no is right; and one is reflected on as a whole, which the environment pays.
     [(judged, rewards), (again, paid)], run = prompts(WRONG, WRONG, YES, NO, RIGHT, WRONG)
     assert "An answer:\nwrong\n" in judged
@@ -162,8 +162,8 @@ def test_ada_search_learns_both_ways_and_then_which() -> None:
     run = solve(SearchWhereNeeded(first_stage=0, samples=3), speak)
     assert sum(row.role == "helper" for row in run.rows) == 3
     assert run.fact("manner") == [2] * 4
-    said = [row.actions[0] for row in run.drawn]
-    assert run.fact("reward") == [float(text == "I search") for text in said]
+    actions = [row.actions[0] for row in run.drawn]
+    assert run.fact("reward") == [float(text == "I search") for text in actions]
 
 
 CASES: dict[str, Any] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from riddles import RIGHT, WRONG, Riddle, Riddles, check_resumes, script, told
+from riddles import RIGHT, WRONG, Riddle, Riddles, check_resumes, rows_of, script
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -55,12 +55,12 @@ def test_a_cycle_measures_skills_and_trains_on_designed_environments(tmp_path: P
     found: list[Any] = []
     for _ in range(4):
         with arl.Store.open(tmp_path, sync="never") as store:
-            says = script(speak)
-            collect = arl.Collector(says, Skilled(), recipe, store=store, task_pool=64, seed=1, sampling=LONG)
+            engine = script(speak)
+            collect = arl.Collector(engine, Skilled(), recipe, store=store, task_pool=64, seed=1, sampling=LONG)
             batch = collect(tasks=12, group_size=2)
             state = store.state.get("components", {}).get("rollout[0].DesignedEnvironments", program.initial_state())
             collect.end_iteration(batch, {})
-        found.append((batch, state, told(batch)))
+        found.append((batch, state, rows_of(batch)))
     for batch, state, _ in found[:2]:
         assert state["made"] == []
         assert not batch.column("designed", "draw").any()

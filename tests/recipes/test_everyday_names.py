@@ -75,7 +75,7 @@ class Rollouts:
         """Return a value of each sampled token, row after row."""
         return [float(value) for value in values[self.mask > 0]]
 
-    def case(self, name: str, expected: Mapping[str, Any], **said: Any) -> Case:
+    def case(self, name: str, expected: Mapping[str, Any], **options: Any) -> Case:
         """Return the content of a case file."""
         lengths = self.lengths.tolist()
         members = [
@@ -93,7 +93,7 @@ class Rollouts:
             "members": members,
             "columns": {"token": columns},
             "policy": {"logprob": self.tokens(self.new)},
-            **said,
+            **options,
             "expect": expected,
         }
         recipe = recipes.get(name).replace(epochs=1, minibatches=1, **IN_VERL.get(name, {}))
@@ -277,12 +277,12 @@ def test_the_loss_of_dpo_equals_that_of_trl(seed: int, layout: Any) -> None:
     pairs, length = 3, 5
     logprob, reference = (torch.from_numpy(-rng.exponential(size=(2 * pairs, length))) for _ in range(2))
     prompt = torch.zeros(2 * pairs, 1, dtype=torch.int64)  # one token, without a score
-    said = torch.arange(3, 3 + length).expand(2 * pairs, length)
+    completions = torch.arange(3, 3 + length).expand(2 * pairs, length)
     totals = reference.sum(1)
     inputs = {
-        "input_ids": torch.cat([prompt, said], 1),
+        "input_ids": torch.cat([prompt, completions], 1),
         "attention_mask": torch.ones(2 * pairs, 1 + length),
-        "completion_mask": torch.cat([prompt, torch.ones_like(said)], 1),
+        "completion_mask": torch.cat([prompt, torch.ones_like(completions)], 1),
         "ref_chosen_logps": totals[:pairs],
         "ref_rejected_logps": totals[pairs:],
     }

@@ -9,7 +9,7 @@ import pytest
 import torch
 from cases import Case, agree, ppo, transcribed
 from riddles import RIGHT, WRONG, Riddles, check_resumes, script, solve, step
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 from torch import Tensor
 
 import agentrl_core as arl
@@ -57,14 +57,14 @@ def test_the_temperature_follows_the_last_iteration(tmp_path: Path) -> None:
     # 1.5 - (-1) = 2.5 and -1 - (-3) = 2.
     rule = EntropyTemperature(zero=-1.0, above=2.5, below=2.0, change=0.05)
     with arl.Store.open(tmp_path, sync="never") as store:
-        heard = Heard(script(unsure))
-        collect = arl.Collector(heard, Riddles(), recipes.HAPO, store=store, task_pool=64)
+        recorder = RecordingEngine(script(unsure))
+        collect = arl.Collector(recorder, Riddles(), recipes.HAPO, store=store, task_pool=64)
         samplings = []
         for _ in range(2):
             batch = collect(tasks=2, group_size=4)
-            assert check_sampled(batch, heard) > 0
-            samplings.append({request.sampling.by_entropy for request, _ in heard.said.values()})
-            heard.said.clear()
+            assert check_sampled(batch, recorder) > 0
+            samplings.append({request.sampling.by_entropy for request, _ in recorder.exchanges.values()})
+            recorder.exchanges.clear()
             assert step(recipes.HAPO, batch) > 0
             collect.end_iteration(batch, {})
     assert samplings[0] == {None}

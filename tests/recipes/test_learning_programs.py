@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from riddles import RIGHT, WRONG, Riddles, check_resumes, script, solve, step, told
-from sampled import Heard, check_sampled
+from riddles import RIGHT, WRONG, Riddles, check_resumes, rows_of, script, solve, step
+from sampled import RecordingEngine, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -31,12 +31,12 @@ def iterations(recipe: Recipe, speakers: list[Any], folder: Path, **options: Any
     found = []
     for speaker in speakers:
         with arl.Store.open(folder, sync="never") as store:
-            heard = Heard(script(speaker))
-            collect = arl.Collector(heard, Riddles(), recipe, store=store, task_pool=64, **options)
+            recorder = RecordingEngine(script(speaker))
+            collect = arl.Collector(recorder, Riddles(), recipe, store=store, task_pool=64, **options)
             batch = collect(**size)
-            check_sampled(batch, heard)
+            check_sampled(batch, recorder)
             collect.end_iteration(recipe.credit(batch) if recipe.reward is None else batch, {})
-            found.append((told(batch), batch))
+            found.append((rows_of(batch), batch))
     return found
 
 
@@ -74,7 +74,7 @@ def test_experiences_of_a_group_are_shown_in_the_next_iteration(tmp_path: Path) 
     assert [row.prompt for row in after] == ["riddle?\n\nExperiences that may help:\n0: Say right."] * 2
     assert [row.actions for row in after] == [[RIGHT]] * 2
     # A group that is all right or all wrong sends no request.
-    assert solve(Experiences(), lambda *_: RIGHT).asked == 4
+    assert solve(Experiences(), lambda *_: RIGHT).num_requests == 4
 
 
 @pytest.mark.parametrize(("solution", "shown"), [((RIGHT,), f"Solution: {RIGHT}\n"), ((), "Solution: not given\n")])

@@ -33,7 +33,7 @@ def whole(name: str, folder: Path) -> Loop:
     with arl.Store.open(folder, sync="never") as store:
         for _ in range(ITERATIONS):
             collect, batch = loop.collect(store)
-            check_sampled(batch, loop.heard)
+            check_sampled(batch, loop.recorder)
             loop.train(collect, batch)
     return loop
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from riddles import RIGHT, WRONG, Riddles, Speaker, check_resumes, in_turn, script, solve, step, told
-from sampled import Heard, check_sampled
+from riddles import RIGHT, WRONG, Riddles, Speaker, check_resumes, in_turn, rows_of, script, solve, step
+from sampled import RecordingEngine, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -44,7 +44,7 @@ class Paid(Riddles):
 
     def __init__(self, **facts: float) -> None:
         super().__init__()
-        self.said = facts
+        self.reported = facts
         self.facts = {name: ExtraColumn("trajectory") for name in facts}
 
     def reset(self, task: Any, seed: int) -> Any:
@@ -52,7 +52,7 @@ class Paid(Riddles):
         answer = episode.step
 
         def step(action: str) -> StepResult:
-            return replace(answer(action), facts=self.said)
+            return replace(answer(action), facts=self.reported)
 
         episode.step = step
         return episode
@@ -149,7 +149,7 @@ def test_ad_hint_sets_the_hint_length_by_difficulty() -> None:
     assert {row.trained for row in run.rows[4:]} == {f"0123{WRONG}{END}"}
     # None: w = 0.6, 6 tokens. All: no second round.
     assert solve(program, in_turn(WRONG), world=world).rows[-1].actions == ["012345" + WRONG]
-    assert solve(program, in_turn(RIGHT), world=world).asked == 4
+    assert solve(program, in_turn(RIGHT), world=world).num_requests == 4
     # The noise is 0.05 N(0, 1): at u = 0.975, N = 1.96.
     assert HintsByDifficulty().share(0.5, 0.9750021) == pytest.approx(0.35 + 0.05 * 1.96, abs=1e-6)
 
@@ -182,13 +182,13 @@ def after_one(recipe: Recipe, first: Speaker, second: Speaker, folder: Any, task
     """Return the rollouts of a recipe's second iteration, on a store that has the first."""
     with arl.Store.open(folder) as store:
         for iteration, speaker in enumerate((first, second)):
-            heard = Heard(script(speaker))
-            collect = arl.Collector(heard, Riddles(), recipe, store=store, task_pool=task_pool)
+            recorder = RecordingEngine(script(speaker))
+            collect = arl.Collector(recorder, Riddles(), recipe, store=store, task_pool=task_pool)
             batch = collect(**options)
-            check_sampled(batch, heard)
+            check_sampled(batch, recorder)
             if not iteration:
                 collect.end_iteration(recipes.GRPO.credit(batch), {})
-        return told(batch), batch
+        return rows_of(batch), batch
 
 
 def test_icpo_shows_a_demonstration_and_trains_without(tmp_path: Any) -> None:
@@ -223,7 +223,7 @@ def test_icpo_drops_failed_rollouts_that_had_a_demonstration() -> None:
     for at_least, kept in ((1.0, 7), (None, 8)):
         program = OneDemonstration(members=members, column="success", at_least=at_least)
         run = solve(program, in_turn(*[RIGHT] * 7, WRONG))
-        assert (run.asked, len(run.drawn)) == (8, kept)
+        assert (run.num_requests, len(run.drawn)) == (8, kept)
     alone = solve(recipes.ICPO, in_turn(*[RIGHT] * 7, WRONG))
     assert alone.fact("shown") == [0] * 8, "nothing was solved yet, and so nothing is shown"
 
@@ -236,7 +236,7 @@ def test_xrpo_spends_where_the_interval_shrinks_most() -> None:
     # Without a spread only the second part is left.
     assert program.priority(np.zeros(4), 8) == pytest.approx(0.074116, abs=1e-6)
     assert program.priority(np.array([1.0]), 8) == np.inf
-    asked: dict[str, int] = {}
+    requests: dict[str, int] = {}
 
     class Named(Riddles):
         def reset(self, task: Any, seed: int) -> Any:
@@ -249,14 +249,14 @@ def test_xrpo_spends_where_the_interval_shrinks_most() -> None:
     def speak(context: str, request: Request) -> str:
         del request
         name = max((name for name in names if f"{name}<" in context), key=len)
-        asked[name] = asked.get(name, 0) + 1
+        requests[name] = requests.get(name, 0) + 1
         # The first requested task is mixed, the others are always solved.
-        return WRONG if name == next(iter(asked)) and asked[name] % 2 else RIGHT
+        return WRONG if name == next(iter(requests)) and requests[name] % 2 else RIGHT
 
     run = solve(PriorityRounds(budget=6, per_round=2), speak, world=Named(), tasks=3)
     # 3 * 6 = 18: 4 each, then three rounds of 2. The mixed task comes first in each, the others share the rest.
-    assert sum(asked.values()) == 18
-    assert sorted(asked.values()) == [5, 6, 7]
+    assert sum(requests.values()) == 18
+    assert sorted(requests.values()) == [5, 6, 7]
     assert np.bincount(run.batch.column("group_id", "draw").astype(int)).sum() == 18
 
 
@@ -280,12 +280,12 @@ def test_dyna_mind_shows_half_of_a_group_the_results_of_their_plans() -> None:
 
 def test_ampo_takes_the_clearest_teachers() -> None:
     recipe = recipes.AMPO.replace(rollout=TeacherReplacement(teachers=("a", "b", "c")))
-    asked: list[int] = []
+    seeds: list[int] = []
 
     def speak(context: str, request: Request) -> str:
         del context
-        asked.append(request.seed)
-        return WRONG if len(asked) <= 4 else f"{len(asked) - 4} {RIGHT}"
+        seeds.append(request.seed)
+        return WRONG if len(seeds) <= 4 else f"{len(seeds) - 4} {RIGHT}"
 
     def comprehension(paths: list[Any]) -> list[float]:
         assert len(paths) == 3
@@ -296,7 +296,7 @@ def test_ampo_takes_the_clearest_teachers() -> None:
     assert sorted(run.fact("taught")) == [0, 0, 1, 1]
     assert sum(row.role == "helper" for row in run.rows) == 3
     solved = solve(recipe, in_turn(RIGHT, WRONG), models={"comprehension": comprehension})
-    assert (solved.asked, len(solved.drawn)) == (4, 4)
+    assert (solved.num_requests, len(solved.drawn)) == (4, 4)
 
 
 def test_brorl_trains_a_part_of_a_large_group() -> None:
@@ -312,7 +312,7 @@ def test_brorl_trains_a_part_of_a_large_group() -> None:
             running -= 1
 
     run = solve(Counting(count=10, piece=4, trained=3), in_turn(RIGHT, WRONG))
-    assert (run.asked, len(run.drawn), most) == (10, 10, 4)
+    assert (run.num_requests, len(run.drawn), most) == (10, 10, 4)
     assert sum(bool(row.trained) for row in run.drawn) == 3
     scored = recipes.GRPO.credit(run.batch)
     # All ten vote: mean 1/10, std with n - 1: sqrt(0.09 * 10 / 9) = 0.316228; A = 0.9 / 0.316228 = 2.84604.
@@ -445,4 +445,4 @@ def test_no_group_is_larger_than_its_budget(name: str, share: float, tasks: int,
     )
     groups = np.bincount(run.batch.column("group_id", "draw").astype(int), minlength=tasks)
     assert groups.max() <= case.most
-    assert run.asked > 0
+    assert run.num_requests > 0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from riddles import RIGHT, WRONG, Riddles, Row, check_resumes, script, solve, step, told
-from sampled import Heard, check_sampled
+from riddles import RIGHT, WRONG, Riddles, Row, check_resumes, rows_of, script, solve, step
+from sampled import RecordingEngine, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -69,12 +69,12 @@ def runs(recipe: Recipe, folder: Path, world: Riddles, iterations: int) -> list[
     found = []
     with arl.Store.open(folder, sync="never") as store:
         for _ in range(iterations):
-            heard = Heard(script(near_the_end))
-            collect = arl.Collector(heard, world, recipe, store=store, task_pool=1)
+            recorder = RecordingEngine(script(near_the_end))
+            collect = arl.Collector(recorder, world, recipe, store=store, task_pool=1)
             batch = collect(tasks=1, group_size=2)
-            check_sampled(batch, heard)
+            check_sampled(batch, recorder)
             given = batch.column("given", "draw")[batch.column("expert", "draw") == 0]
-            found.append((given.tolist(), [row for row in told(batch) if row.drawn]))
+            found.append((given.tolist(), [row for row in rows_of(batch) if row.drawn]))
             collect.end_iteration(batch, {})
     return found
 
@@ -107,13 +107,13 @@ def test_an_earlier_success_of_the_run_serves_as_the_expert(tmp_path: Path) -> N
     recipe = recipes.ROME.replace(rollout=FromChunks(anchors=2, imitate=False))
     with arl.Store.open(tmp_path, sync="never") as store:
         for iteration in range(2):
-            heard = Heard(script(speak))
-            collect = arl.Collector(heard, Riddles(()), recipe, store=store, task_pool=1)
+            recorder = RecordingEngine(script(speak))
+            collect = arl.Collector(recorder, Riddles(()), recipe, store=store, task_pool=1)
             batch = collect(tasks=1, group_size=2)
-            check_sampled(batch, heard)
+            check_sampled(batch, recorder)
             assert batch.column("given", "draw").tolist() == [[0.0, 0.0], [0.0, 1.0]][iteration]
             collect.end_iteration(batch, {})
-    first, second = (row for row in told(batch) if row.drawn)
+    first, second = (row for row in rows_of(batch) if row.drawn)
     assert [action for action in first.actions if action] == ["look", WRONG]
     assert [action for action in second.actions if action] == ["look", WRONG]
     assert (first.trained, second.trained) == ("look<|im_end|>" + WRONG + "<|im_end|>", WRONG + "<|im_end|>")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import engine, env, recipes, warm_start
@@ -60,7 +60,7 @@ def test_a_recipe_runs_to_a_step(name: str, built: Any) -> None:
     recipe = recipes.get(name).replace(reward=Alternating())
     if SMALLER[name] is not None:
         recipe = recipe.replace(rollout=SMALLER[name])
-    generate = Heard(engine.Transformers(policy, tokenizer))
+    generate = RecordingEngine(engine.Transformers(policy, tokenizer))
     limits = {"sampling": engine.Sampling(max_tokens=12), "context_tokens": 128, "turn_limit": 2}
     collect = arl.Collector(generate, world, recipe, seed=1, task_pool=4, **limits)  # type: ignore[arg-type]
     batch = collect(tasks=2, group_size=4)

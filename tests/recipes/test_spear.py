@@ -52,8 +52,8 @@ def test_a_burst_by_hand(tmp_path: Path) -> None:
         advantages = SPEAR.replace(reward=SPEAR.chain("reward")[0], weight=None).credit(joined)
         # Fresh: 1 and 0 minus their mean 1/2.
         assert advantages.column("advantage", "draw").tolist() == [0.5, -0.5, *draws.columns["recalibrated"].tolist()]
-        said = keep(store, joined, advantage=[0.5, -0.5, 1.0, 1.0], tool_calls=[1, 1, 1, 1])
-    after = burst.next(state, said)
+        metrics = keep(store, joined, advantage=[0.5, -0.5, 1.0, 1.0], tool_calls=[1, 1, 1, 1])
+    after = burst.next(state, metrics)
     assert after["memory"]["trajectory_id"].tolist() == [8], "what was there is forgotten, its own success comes"
     assert after["means"].tolist() == [1.25, 1.5, 0.5], "stored rollouts are in no mean"
 
@@ -106,9 +106,9 @@ def test_a_run_trains_bursts_in_a_separate_pass(tmp_path: Path) -> None:
             advantages = np.asarray(batch.column("advantage", "draw"))
             assert (advantages[stored] > 0).all()
             assert (~stored == FRESH.holds(batch)).all()
-            said = [reason for reason in draw_reasons(batch) if reason]
-            assert len(said) == stored.sum()
-            assert all("better than the median of the groups" in reason for reason in said)
+            reasons = [reason for reason in draw_reasons(batch) if reason]
+            assert len(reasons) == stored.sum()
+            assert all("better than the median of the groups" in reason for reason in reasons)
             collect.end_iteration(batch, updates.metrics)
         assert store.verify() == []
     assert bursts[0] == 0

@@ -31,28 +31,28 @@ class Recordings:
 
     def reset(self, task: Task, seed: int) -> Any:
         del task, seed
-        said: list[str] = []
+        actions: list[str] = []
 
         def step(action: str) -> StepResult:
-            said.append(action)
-            if len(said) == len(SEEN):
+            actions.append(action)
+            if len(actions) == len(SEEN):
                 return StepResult(reward=0.5, terminated=True, success=True)
-            return StepResult(SEEN[len(said)])
+            return StepResult(SEEN[len(actions)])
 
-        return SimpleNamespace(observation=SEEN[0], step=step, state_key=lambda: repr(said).encode())
+        return SimpleNamespace(observation=SEEN[0], step=step, state_key=lambda: repr(actions).encode())
 
 
 def infer(context: str, request: Request) -> str:
     """Return the action between two observations, if the prompt shows both and the one before."""
     del request
-    asked = context.rsplit("<|im_start|>user\n", 1)[1].partition("<|im_end|>")[0]
+    question = context.rsplit("<|im_start|>user\n", 1)[1].partition("<|im_end|>")[0]
     questions = {ImputedActions().question_of(SEEN, step): f"perhaps {action}" for step, action in enumerate(DONE)}
-    return questions[asked]
+    return questions[question]
 
 
 def test_actions_are_taken_from_the_recording_or_filled_in() -> None:
     run = solve(recipes.SS_ORL, infer, world=Recordings(), tasks=2, group_size=1)
-    assert run.asked == 3, "for each action that is not known"
+    assert run.num_requests == 3, "for each action that is not known"
     recorded = {tuple(row.actions) for row in run.drawn if len(row.actions) == 3}
     assert recorded == {DONE, tuple(f"perhaps {action}" for action in DONE)}
     answers = {(row.prompt, *row.actions) for row in run.drawn if len(row.actions) == 1}

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from riddles import RIGHT, WRONG, Riddles, Run, check_resumes, script, solve, step, told
-from sampled import Heard, check_sampled
+from riddles import RIGHT, WRONG, Riddles, Run, check_resumes, rows_of, script, solve, step
+from sampled import RecordingEngine, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -43,7 +43,7 @@ def speaker(right: int, *, question: str = "what is it?", checked: bool = True) 
 def test_the_reward_of_a_proposer_is_the_failure_rate_of_the_solvers(right: int, paid: float) -> None:
     run = solve(recipes.SSP, speaker(right), group_size=1)
     # Two actions of the proposer, one of the helper, five of solvers.
-    assert run.asked == 2 + 1 + 5
+    assert run.num_requests == 2 + 1 + 5
     assert [row.role for row in run.rows].count("helper") == 1
     proposers, rewards = run.fact("proposer"), run.fact("reward")
     assert proposers.count(1.0) == 1
@@ -57,9 +57,9 @@ def test_the_reward_of_a_proposer_is_the_failure_rate_of_the_solvers(right: int,
 
 def test_a_question_that_is_not_valid_has_no_solvers() -> None:
     unchecked = solve(recipes.SSP, speaker(5, checked=False), group_size=1)
-    assert (unchecked.asked, len(unchecked.drawn), unchecked.fact("reward")) == (3, 1, [0.0])
+    assert (unchecked.num_requests, len(unchecked.drawn), unchecked.fact("reward")) == (3, 1, [0.0])
     empty = solve(recipes.SSP, speaker(5, question=" "), group_size=1)
-    assert (empty.asked, len(empty.drawn)) == (2, 1)
+    assert (empty.num_requests, len(empty.drawn)) == (2, 1)
 
 
 def test_the_recipe_resumes_and_takes_an_optimizer_step() -> None:
@@ -74,7 +74,7 @@ def test_the_recipe_resumes_and_takes_an_optimizer_step() -> None:
 
 def proposals(run: Any) -> list[float]:
     """Return the rewards of the proposers."""
-    return [paid for paid, told in zip(run.fact("reward"), run.fact("proposer"), strict=True) if told == 1.0]
+    return [paid for paid, proposer in zip(run.fact("reward"), run.fact("proposer"), strict=True) if proposer == 1.0]
 
 
 def iterations(speakers: list[Any], folder: Path, recipe: Recipe = recipes.SSP, tasks: int = 2) -> list[Run]:
@@ -82,10 +82,10 @@ def iterations(speakers: list[Any], folder: Path, recipe: Recipe = recipes.SSP, 
     runs = []
     for speak in speakers:
         with arl.Store.open(folder, sync="never") as store:
-            heard = Heard(script(speak))
-            collect = arl.Collector(heard, Riddles(), recipe, store=store, task_pool=64)
+            recorder = RecordingEngine(script(speak))
+            collect = arl.Collector(recorder, Riddles(), recipe, store=store, task_pool=64)
             batch = collect(tasks=tasks, group_size=1)
-            runs.append(Run(batch, told(batch), len(heard.said), check_sampled(batch, heard)))
+            runs.append(Run(batch, rows_of(batch), len(recorder.exchanges), check_sampled(batch, recorder)))
             collect.end_iteration(batch, {})
     return runs
 
@@ -148,15 +148,15 @@ def test_questions_that_are_too_easy_come_last() -> None:
             tasks = [vars(Task(f"t {share}", f"{share}?", "riddles", None)) for share in (0.2, 0.4, 1.0)]
             return {"pool": [{"task": task, "share": float(task["question"][:-1])} for task in tasks], "read": []}
 
-    def asked(at_most: float) -> set[str]:
-        seen: list[str] = []
-        solve(Known(reuse_at_most=at_most), asks("new?", seen, valid=False), tasks=12, group_size=1)
-        solvers = [context for context in seen if "What is known" not in context]
+    def questions_up_to(at_most: float) -> set[str]:
+        contexts: list[str] = []
+        solve(Known(reuse_at_most=at_most), asks("new?", contexts, valid=False), tasks=12, group_size=1)
+        solvers = [context for context in contexts if "What is known" not in context]
         return {text for text in ("0.2?", "0.4?", "1.0?") for context in solvers if text in context}
 
-    assert asked(0.2) == {"0.2?"}
-    assert asked(1.0) == {"0.2?", "0.4?", "1.0?"}
-    assert asked(0.1) == {"0.2?", "0.4?", "1.0?"}, "where none is so hard, any"
+    assert questions_up_to(0.2) == {"0.2?"}
+    assert questions_up_to(1.0) == {"0.2?", "0.4?", "1.0?"}
+    assert questions_up_to(0.1) == {"0.2?", "0.4?", "1.0?"}, "where none is so hard, any"
 
 
 def test_the_checker_context_includes_documents_of_other_tasks(tmp_path: Path) -> None:
@@ -179,11 +179,11 @@ def test_the_checker_context_includes_documents_of_other_tasks(tmp_path: Path) -
     seen: list[list[str]] = [[], []]
     with arl.Store.open(tmp_path, sync="never") as store:
         for place in range(2):
-            heard = Heard(script(asks("what?", seen[place])))
+            recorder = RecordingEngine(script(asks("what?", seen[place])))
             recipe = recipes.SSP.replace(rollout=SearchSelfPlay(noise=2))
-            collect = arl.Collector(heard, Saying(), recipe, store=store, task_pool=4, seed=3)
+            collect = arl.Collector(recorder, Saying(), recipe, store=store, task_pool=4, seed=3)
             batch = collect(tasks=4, group_size=1)
-            assert check_sampled(batch, heard) > 0
+            assert check_sampled(batch, recorder) > 0
             collect.end_iteration(batch, {})
     checks = [[context for context in contexts if "What is known" in context] for contexts in seen]
     assert [context.count("about train") for context in checks[0]] == [1, 1, 1, 1], "nothing was read before"

@@ -102,17 +102,17 @@ class Learns(SmallWorld):
     def __init__(self) -> None:
         super().__init__(self.answered)
         self.iteration = 0
-        self.asked = 0
+        self.attempts = 0
 
     def answered(self, task: Task, seed: int, actions: list[str]) -> StepResult:
         del seed, actions
         number = int(task.task_id.split()[1])
-        self.asked += 1
+        self.attempts += 1
         rate = self.iteration + 1 if number != 3 else 4 - self.iteration
         # Of four rollouts of a group `rate` give the right answer, the others different wrong answers.
-        right = self.asked % 4 < rate
+        right = self.attempts % 4 < rate
         facts = {"labelled": float(number % 2 == 0), "answer_parsed": 1.0}
-        facts["answer_cluster"] = 0.0 if right else float(self.asked)
+        facts["answer_cluster"] = 0.0 if right else float(self.attempts)
         return StepResult(reward=float(right), terminated=True, success=right, facts=facts)
 
 

@@ -34,8 +34,10 @@ class SpyGame:
         self.done.append(dict(actions))
         if len(self.done) == 1:
             return {name: StepResult("vote", facts={"vote": 0.0}) for name in PLAYERS}
-        votes = {name: sum(said == name for said in actions.values()) for name in PLAYERS}
-        paid = {name: 1.0 if said == "spy" else -1.0 if said in PLAYERS else -0.5 for name, said in actions.items()}
+        votes = {name: sum(action == name for action in actions.values()) for name in PLAYERS}
+        paid = {
+            name: 1.0 if action == "spy" else -1.0 if action in PLAYERS else -0.5 for name, action in actions.items()
+        }
         return {
             name: StepResult(
                 reward=paid.get(name),
@@ -70,7 +72,9 @@ def voting(context: str, request: Request) -> str:
     if "<|im_end|>" not in context.rpartition("give a clue")[2].replace("<|im_end|>", "", 1):
         return "a clue"
     return next(
-        said for name, said in (("first", "spy"), ("second", "first"), ("third", "hm")) if f"you are {name}" in context
+        answer
+        for name, answer in (("first", "spy"), ("second", "first"), ("third", "hm"))
+        if f"you are {name}" in context
     )
 
 
@@ -132,14 +136,14 @@ class Relay:
         return () if len(self.done) == 4 else (("first", "second")[len(self.done) % 2],)
 
     def step(self, actions: Mapping[str, str]) -> dict[str, StepResult]:
-        [(name, said)] = actions.items()
-        self.done.append(said)
+        [(name, action)] = actions.items()
+        self.done.append(action)
         other = "second" if name == "first" else "first"
         over = len(self.done) == 4
-        reward = float(len(self.done) if said == "a" else -1)
+        reward = float(len(self.done) if action == "a" else -1)
         return {
             name: StepResult(None if over else "go on", reward=reward, terminated=over, success=over),
-            other: StepResult(None if over else said, terminated=over, success=over),
+            other: StepResult(None if over else action, terminated=over, success=over),
         }
 
     def state_key(self) -> bytes:

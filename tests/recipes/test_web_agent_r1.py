@@ -27,9 +27,9 @@ def contexts(program: Rollout) -> list[list[str]]:
         plain = context.replace("<tool_response>\n", "").replace("\n</tool_response>", "")
         parts = [part.split("\n", 1)[1].split("<|im_end|>")[0] for part in plain.split("<|im_start|>")[1:]]
         seen.append(parts[:-1])
-        said = sum(each in context for each in ("look a", "look b", "look c"))
+        looks = sum(each in context for each in ("look a", "look b", "look c"))
         del request
-        return ("look a", "look b", "look c", RIGHT)[min(len(seen) - 1, 3) if said < 4 else 3]
+        return ("look a", "look b", "look c", RIGHT)[min(len(seen) - 1, 3) if looks < 4 else 3]
 
     run = solve(program, speak, group_size=1)
     assert len(run.drawn) == 1

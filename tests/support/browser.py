@@ -90,12 +90,12 @@ class Browser:
             self._buffer += part
         line, _, self._buffer = self._buffer.partition(b"\0")
         message: dict[str, Any] = json.loads(line)
-        said = message.get("params", {})
+        params = message.get("params", {})
         if message.get("method") == "Runtime.exceptionThrown":
-            details = said["exceptionDetails"]
+            details = params["exceptionDetails"]
             self.errors.append(str(details.get("exception", {}).get("description", details["text"])))
-        elif message.get("method") == "Log.entryAdded" and said["entry"]["level"] == "error":
-            self.errors.append(said["entry"]["text"])
+        elif message.get("method") == "Log.entryAdded" and params["entry"]["level"] == "error":
+            self.errors.append(params["entry"]["text"])
         return message
 
     def open(self, path: Path, fragment: str = "") -> None:

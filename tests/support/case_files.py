@@ -54,8 +54,8 @@ class Case:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         unknown = table.keys() - {"recipe", "checks", "from", "why", "replace", "idle", "iteration", "pool"}
         assert not unknown, f"{path.name} has {unknown}"
-        for said in ("checks", "from", "why"):
-            assert table[said].strip(), f"{path.name} does not say {said}"
+        for name in ("checks", "from", "why"):
+            assert table[name].strip(), f"{path.name} does not say {name}"
         recipe = recipes.get(table["recipe"])
         for place, value in table.get("replace", {}).items():
             recipe = replaced(recipe, place.split("."), value)
@@ -81,10 +81,10 @@ def rollouts(members: Sequence[Mapping[str, Any]], iteration: int) -> Batch:
     facts: dict[str, dict[str, str]] = {"step": {}, "trajectory": {}}
     components: list[str] = []
     for member in members:
-        for level, said in (("trajectory", member), *(("step", step) for step in member.get("steps", ()))):
-            for name, value in said.get("facts", {}).items():
+        for level, table in (("trajectory", member), *(("step", step) for step in member.get("steps", ()))):
+            for name, value in table.get("facts", {}).items():
                 facts[level][name] = "key" if isinstance(value, str) else "number"
-            components += [name for name in said.get("rewards", {}) if name not in components]
+            components += [name for name in table.get("rewards", {}) if name not in components]
     forest = Forest(iteration=iteration, facts=facts, reward_components=components or None)
     groups = list(dict.fromkeys(member.get("group", "task") for member in members))
     for place, group in enumerate(groups):
@@ -150,10 +150,10 @@ _WORDS = 1_000
 def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Sequence[str]) -> list[int]:
     """Append the observations and actions of a member; return its nodes."""
 
-    def paid(said: Mapping[str, Any]) -> dict[str, Any]:
-        options = {name: said[name] for name in ("reward", "facts") if name in said}
-        if "rewards" in said:
-            options["rewards"] = [number(said["rewards"].get(name, "nan")) for name in components]
+    def paid(table: Mapping[str, Any]) -> dict[str, Any]:
+        options = {name: table[name] for name in ("reward", "facts") if name in table}
+        if "rewards" in table:
+            options["rewards"] = [number(table["rewards"].get(name, "nan")) for name in components]
         return options
 
     steps, done = member.get("steps", []), 0
@@ -166,16 +166,16 @@ def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Se
         if kind != "action":
             nodes.append(forest.append(handle, tokens, kind=kind, state=step.get("state")))
             continue
-        said = {name: list(itertools.islice(values, len(tokens))) for name, values in columns.items()}
-        said = {name: [number(value) for value in values] for name, values in said.items()}
-        if "trainable" in said:
-            said["trainable"] = [int(value) for value in said["trainable"]]
+        node_columns = {name: list(itertools.islice(values, len(tokens))) for name, values in columns.items()}
+        node_columns = {name: [number(value) for value in values] for name, values in node_columns.items()}
+        if "trainable" in node_columns:
+            node_columns["trainable"] = [int(value) for value in node_columns["trainable"]]
         sampling = {name: member[name] for name in ("temperature", "policy", "policy_version") if name in member}
         sampling = {name: each[done] if isinstance(each, list) else each for name, each in sampling.items()}
         unsampled = member.get("unsampled", False)
         if unsampled is False or (unsampled is not True and done not in unsampled):
-            said = {"logprobs": [-1.0] * len(tokens), "policy_version": 0, **said, **sampling}
-        nodes.append(forest.append(handle, tokens, kind="action", **said))
+            node_columns = {"logprobs": [-1.0] * len(tokens), "policy_version": 0, **node_columns, **sampling}
+        nodes.append(forest.append(handle, tokens, kind="action", **node_columns))
         flags = sum(int(StepFlag[name.upper()]) for name in step.get("flags", ()))
         forest.step(handle, flags=flags, truncated=step.get("truncated", False), **paid(step))
         done += 1
@@ -263,8 +263,8 @@ def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: An
     stage = iteration.get("stage", "update")
     several = len(recipe.losses(stage)) > 1
     for update in recipe.updates(batch, stage=stage, models=_moved(recipe)):
-        said = iteration.get(update.model, {})
-        leaves = {name: torch.tensor(_said(values), dtype=torch.float64)[rows] for name, values in said.items()}
+        outputs = iteration.get(update.model, {})
+        leaves = {name: torch.tensor(_outputs(values), dtype=torch.float64)[rows] for name, values in outputs.items()}
         leaves = {"logprob": behaviour, "entropy": torch.zeros_like(behaviour), **leaves}
         leaves = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
         value = torch.zeros((), dtype=torch.float64)
@@ -288,7 +288,7 @@ def _moved(recipe: Recipe) -> dict[str, torch.nn.Module]:
     return {name: torch.nn.Linear(1, 1) for name in named if name not in ("", BEGIN)}
 
 
-def _said(values: Sequence[Any]) -> list[Any]:
+def _outputs(values: Sequence[Any]) -> list[Any]:
     """Return the output of a model for each token: one number, or several."""
     return [[number(each) for each in value] if isinstance(value, list) else number(value) for value in values]
 
@@ -340,8 +340,8 @@ def mutants(recipe: Recipe, phases: Sequence[str] = MUTATED) -> Iterator[tuple[s
                 rest = (*chain[:link], *chain[link + 1 :])
                 yield f"{phase} without {component!r}", partial(recipe.replace, **{phase: rest or None})
             for place, value in _changes(component):
-                said = f"{type(component).__name__}.{'.'.join(place)} = {value!r}"
-                yield said, partial(_changed, recipe, phase, [str(link), *place], value)
+                description = f"{type(component).__name__}.{'.'.join(place)} = {value!r}"
+                yield description, partial(_changed, recipe, phase, [str(link), *place], value)
 
 
 def _changed(recipe: Recipe, phase: str, place: Sequence[str], value: Any) -> Recipe:

@@ -81,7 +81,7 @@ def tool(content="4 degrees", number=1, name="weather"):
     return {"role": "tool", "tool_call_id": f"call0000{number}", "name": name, "content": content}
 
 
-def says(content, *calls, **more):
+def assistant(content, *calls, **more):
     return {"role": "assistant", "content": content, **({"tool_calls": list(calls)} if calls else {}), **more}
 
 
@@ -102,7 +102,7 @@ TOOLS = [
 ]
 SYSTEM = {"role": "system", "content": "Be brief."}
 WARM, MORE = {"role": "user", "content": "how warm is it?"}, {"role": "user", "content": "And tomorrow?"}
-COLD, MILD = says("Cold."), says("Warm.")
+COLD, MILD = assistant("Cold."), assistant("Warm.")
 TIME = tool("noon", 2, "time")
 FUNCTION_CALL = {"name": "weather", "arguments": '{"city": "Oslo", "days": 3}'}
 PARTS = [{"type": "text", "text": "how warm"}, {"type": "text", "text": "is it?"}]
@@ -110,61 +110,72 @@ PARTS = [{"type": "text", "text": "how warm"}, {"type": "text", "text": "is it?"
 CHATS = {
     "answer": [WARM, COLD],
     "several": [SYSTEM, WARM, COLD, MORE, MILD],
-    "reasoning": [WARM, says("Cold.", reasoning_content="It is winter."), MORE, says("Warm.", reasoning="Spring.")],
-    "reasoning once": [WARM, says("Cold.", thinking="It is winter."), MORE, MILD],
-    "call": [WARM, says(None, call()), tool(), COLD],
-    "call and text": [WARM, says("I look.", call()), tool(), COLD, MORE, MILD],
-    "call and reasoning": [WARM, says("", call(), reasoning_content="I need it."), tool(), COLD],
-    "parallel calls": [WARM, says("", call(), call("time", 2, city="Rome")), tool(), tool("noon", 2, "time"), COLD],
-    "calls in turn": [WARM, says("", call()), tool(), says("", call("time", 2, city="Rome")), TIME, COLD],
+    "reasoning": [
+        WARM,
+        assistant("Cold.", reasoning_content="It is winter."),
+        MORE,
+        assistant("Warm.", reasoning="Spring."),
+    ],
+    "reasoning once": [WARM, assistant("Cold.", thinking="It is winter."), MORE, MILD],
+    "call": [WARM, assistant(None, call()), tool(), COLD],
+    "call and text": [WARM, assistant("I look.", call()), tool(), COLD, MORE, MILD],
+    "call and reasoning": [WARM, assistant("", call(), reasoning_content="I need it."), tool(), COLD],
+    "parallel calls": [
+        WARM,
+        assistant("", call(), call("time", 2, city="Rome")),
+        tool(),
+        tool("noon", 2, "time"),
+        COLD,
+    ],
+    "calls in turn": [WARM, assistant("", call()), tool(), assistant("", call("time", 2, city="Rome")), TIME, COLD],
     "calls in turn with texts": [
         WARM,
-        says("I look.", call()),
+        assistant("I look.", call()),
         tool(),
-        says("And there.", call("time", 2, city="Rome")),
+        assistant("And there.", call("time", 2, city="Rome")),
         TIME,
         COLD,
     ],
     "calls in turn with reasoning": [
         WARM,
-        says("", call(), reasoning_content="I need it."),
+        assistant("", call(), reasoning_content="I need it."),
         tool(),
-        says("", call("time", 2, city="Rome"), reasoning_content="This, too."),
+        assistant("", call("time", 2, city="Rome"), reasoning_content="This, too."),
         TIME,
         COLD,
     ],
     "results in any order": [
         WARM,
-        says("", call(), call("time", 2, city="Rome")),
+        assistant("", call(), call("time", 2, city="Rome")),
         TIME,
         tool(),
         COLD,
     ],
     "lists and numbers": [
         WARM,
-        says("", call(cities=["Oslo", "Rome"], below=-0.5)),
+        assistant("", call(cities=["Oslo", "Rome"], below=-0.5)),
         tool(),
         COLD,
     ],
-    "no arguments": [WARM, says("", {**call(), "function": {"name": "weather", "arguments": "{}"}}), tool(), COLD],
-    "no result": [WARM, says("", call()), tool(""), COLD],
-    "markup in a result": [WARM, says("", call()), tool('<b>4</b> "degrees" \\ }'), COLD],
-    "open call": [WARM, says(None, call())],
-    "calls without tools": [WARM, says("", call()), tool(), COLD],
+    "no arguments": [WARM, assistant("", {**call(), "function": {"name": "weather", "arguments": "{}"}}), tool(), COLD],
+    "no result": [WARM, assistant("", call()), tool(""), COLD],
+    "markup in a result": [WARM, assistant("", call()), tool('<b>4</b> "degrees" \\ }'), COLD],
+    "open call": [WARM, assistant(None, call())],
+    "calls without tools": [WARM, assistant("", call()), tool(), COLD],
     "function role": [
         WARM,
         {"role": "assistant", "content": None, "function_call": FUNCTION_CALL},
         {"role": "function", "name": "weather", "content": "4 degrees"},
         COLD,
     ],
-    "empty": [WARM, says(""), MORE, MILD],
-    "short texts": [WARM, says("user"), MORE, says("a"), MORE, says("1")],
+    "empty": [WARM, assistant(""), MORE, MILD],
+    "short texts": [WARM, assistant("user"), MORE, assistant("a"), MORE, assistant("1")],
     "two answers": [WARM, COLD, MILD],
-    "newlines": [WARM, says("\n\nCold.\n"), MORE, MILD],
+    "newlines": [WARM, assistant("\n\nCold.\n"), MORE, MILD],
     "system changes": [SYSTEM, WARM, COLD, {"role": "system", "content": "Be polite."}, MORE, MILD],
     "unanswered": [WARM, COLD, MORE],
     "developer": [{"role": "developer", "content": "Be kind."}, WARM, COLD],
-    "parts": [{"role": "user", "content": PARTS}, says([{"type": "text", "text": "Cold."}])],
+    "parts": [{"role": "user", "content": PARTS}, assistant([{"type": "text", "text": "Cold."}])],
     "weights": [WARM, {**COLD, "weight": 0}, MORE, {**MILD, "weight": 1}],
 }
 WITH_TOOLS = {name for name, chat in CHATS.items() if any("tool_calls" in message for message in chat)}

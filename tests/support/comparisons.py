@@ -92,7 +92,7 @@ class Comparison:
 
     def _settings(self) -> list[tuple[str, str, float, float]]:
         """Return hyperparameters that both give as numbers: name, start of an entry in `Differs`, their value, ours."""
-        said, recipe = self.paper.table["hyperparameters"], self.page.recipe
+        settings, recipe = self.paper.table["hyperparameters"], self.page.recipe
         policy, steps = _policy(recipe)
         found = []
         for name, start, ours in (
@@ -102,7 +102,7 @@ class Comparison:
             ("kl", "KL", None if policy is None else getattr(policy.kl, "coefficient", 0.0)),
             ("gamma", "Discount", _discount(recipe)),
         ):
-            theirs = _leading(said[name])
+            theirs = _leading(settings[name])
             if theirs is not None and ours is not None:
                 found.append((name, start, theirs, float(ours)))
         return found

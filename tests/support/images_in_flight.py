@@ -60,14 +60,14 @@ class Moving(engine.Transformers):
     def __init__(self, *, at: int = 0, dies: int = 0, version: int = 0, pause: float = 0.0) -> None:
         super().__init__(policy(version), processor(), copy=True, batch_invariant=True)
         self.policy_version = version
-        self.at, self.left, self.steps, self.pause = at, dies, 0, pause
+        self.at, self.remaining, self.steps, self.pause = at, dies, 0, pause
         self.segments: list[tuple[Request, Segment]] = []
-        self.asked = 0
+        self.num_requests = 0
 
     async def generate(self, request: Request) -> Segment:
-        self.asked += 1
-        self.left -= 1
-        if not self.left:
+        self.num_requests += 1
+        self.remaining -= 1
+        if not self.remaining:
             os.kill(os.getpid(), signal.SIGKILL)
         segment = await super().generate(request)
         self.segments.append((request, segment))
@@ -154,7 +154,7 @@ def live(folder: Path, dies: int) -> None:
     with arl.Store.open(folder / "run") as store:
         generate = Moving(dies=dies, version=store.iteration)
         trained(generate, Gallery(), WINDOW, store)
-    (folder / "asked").write_text(str(generate.asked))
+    (folder / "asked").write_text(str(generate.num_requests))
 
 
 def killed(folder: Path, at: int) -> dict[str, Any]:

@@ -128,7 +128,7 @@ class Model(engine.Scripted):
     """An engine that answers the agents' requests."""
 
     def __init__(self, known: Known) -> None:
-        super().__init__(loop_agents.TOKENIZER, loop_agents.said)
+        super().__init__(loop_agents.TOKENIZER, loop_agents.scripted_answer)
         self._known = known
 
     async def generate(self, request: Request) -> Segment:

@@ -25,7 +25,7 @@ from pathlib import Path
 import polars as pl
 import tool_agents
 import torch  # noqa: F401 -- once, before there are children: tokenizers import it when they decode
-from tool_agents import client, endpoint, told
+from tool_agents import client, decoded, endpoint
 
 from agentrl_core import Store
 from agentrl_core.agents import export as traces
@@ -177,7 +177,7 @@ def wrong(folder: Path) -> list[str]:
             turns = pl.read_ipc_stream(io.BytesIO(traces.arrow(batch)))
             trajectories = pl.DataFrame(batch.trajectories)
             for row, info in trajectories.select("trajectory_id", "info").iter_rows():
-                texts = [told(served, tokens) for tokens in turns.filter(trajectory_id=row)["tokens"]]
+                texts = [decoded(served, tokens) for tokens in turns.filter(trajectory_id=row)["tokens"]]
                 found.append((json.loads(info)["session"], [text.removesuffix("<|im_end|>") for text in texts]))
         expected = [(name, [answers[step] for step in steps]) for name, steps in SESSIONS]
         aside = [

@@ -216,9 +216,9 @@ def names_it(entry: EntryPoint, case: Sequence[tuple[Place, Any]], message: str)
     # If two lengths differ, the message may name either; if a table is incomplete, the object that it describes.
     names |= {"recipe", "component"} if entry.last and any(isinstance(each, Mapping) for _, each in case) else set()
     names |= set() if entry.last else set(entry.call)
-    told = f"{message} (odd: {shown(case)})"
-    assert any(name in message for name in names | inner), f"the message names none of {sorted(names)}: {told}"
-    assert len(message) < 1500, told
+    described = f"{message} (odd: {shown(case)})"
+    assert any(name in message for name in names | inner), f"the message names none of {sorted(names)}: {described}"
+    assert len(message) < 1500, described
 
 
 def same(one: Any, other: Any) -> bool:

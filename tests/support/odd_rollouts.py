@@ -346,7 +346,7 @@ async def fork(group: Any, given: dict[str, Any]) -> None:
         trunk.fork(trunk.position(given["token"]), score=given["score"])
 
 
-SAID = {
+SEGMENT = {
     "tokens": np.array([2, 3, 9], np.int32),
     "logprobs": np.array([-0.5, -0.25, -1.0], np.float32),
     "entropies": np.array([0.5, 0.25, 1.0], np.float32),
@@ -360,7 +360,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 MESSAGE = {"role": "user", "content": "odd"}
 
 _ENTRY_POINTS: dict[str, EntryPoint] = {
-    "engine.Segment": EntryPoint(SAID, segment, words={"top_tokens": "top", "top_logprobs": "top"}),
+    "engine.Segment": EntryPoint(SEGMENT, segment, words={"top_tokens": "top", "top_logprobs": "top"}),
     "env.StepResult": EntryPoint(
         {
             "reward": 0.5,

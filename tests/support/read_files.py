@@ -26,7 +26,7 @@ def call(name="weather", identity="c1", **arguments):
     return {"id": identity, "type": "function", "function": function}
 
 
-def says(content="", *calls, **more):
+def assistant(content="", *calls, **more):
     return {"role": "assistant", "content": content, **({"tool_calls": list(calls)} if calls else {}), **more}
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 import torch
 from hand_made import tiny_model
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 from templates import TEMPLATES, bytes_tokenizer
 
 import agentrl_core as arl
@@ -42,10 +42,10 @@ class Riddle:
 
     def __init__(self, task: Task) -> None:
         self.observation = task.question
-        self.said: list[str] = []
+        self.actions: list[str] = []
 
     def step(self, action: str) -> StepResult:
-        self.said.append(action)
+        self.actions.append(action)
         if "<answer>" in action:
             right = RIGHT in action
             return StepResult(reward=float(right), terminated=True, success=right)
@@ -54,7 +54,7 @@ class Riddle:
         return StepResult("go on", flags=StepFlag.TOOL_RESULT)
 
     def state_key(self) -> bytes:
-        return repr(self.said).encode()
+        return repr(self.actions).encode()
 
 
 class Riddles:
@@ -97,15 +97,15 @@ def script(speaker: Speaker) -> engine.Scripted:
     """Return an engine that samples the text that a function returns for the context, with a log-prob per token."""
 
     def reply(request: Request) -> ScriptedReply:
-        said = speaker(TOKENIZER.decode(request.tokens), request)
-        if isinstance(said, ScriptedReply):
-            return said
-        count = len(says.chat.action(said))
+        answer = speaker(TOKENIZER.decode(request.tokens), request)
+        if isinstance(answer, ScriptedReply):
+            return answer
+        count = len(scripted.chat.action(answer))
         numbers = [((request.seed >> 8) % 97 + place) % 13 / 8 for place in range(count)]
-        return ScriptedReply(said, [-number for number in numbers], numbers)
+        return ScriptedReply(answer, [-number for number in numbers], numbers)
 
-    says = engine.Scripted(TOKENIZER, reply)
-    return says
+    scripted = engine.Scripted(TOKENIZER, reply)
+    return scripted
 
 
 def in_turn(*answers: str) -> Speaker:
@@ -139,7 +139,7 @@ class Row:
         return [part.split("<|im_end|>", 1)[0] for part in parts]
 
 
-def told(batch: arl.Batch) -> list[Row]:
+def rows_of(batch: arl.Batch) -> list[Row]:
     """Return the trajectories of a batch, in order, each with the text of its path and that of its trained tokens."""
     nodes = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).iter_rows(named=True)}
     draws = pl.DataFrame(batch.draws)["trajectory_id"].to_list()
@@ -171,7 +171,7 @@ class Run:
 
     batch: arl.Batch
     rows: list[Row]
-    asked: int
+    num_requests: int
     sampled: int
 
     @property
@@ -193,10 +193,10 @@ def solve(
 ) -> Run:
     """Run a program, or that of a recipe with its reward, on riddles; check that exactly the samples are trained."""
     recipe = program if isinstance(program, Recipe) else recipes.GRPO.replace(rollout=program)
-    heard = Heard(script(speaker))
-    collect = arl.Collector(heard, Riddles() if world is None else world, recipe, task_pool=64, **options)
+    recorder = RecordingEngine(script(speaker))
+    collect = arl.Collector(recorder, Riddles() if world is None else world, recipe, task_pool=64, **options)
     batch = collect(tasks=tasks, group_size=group_size)
-    return Run(batch, told(batch), len(heard.said), check_sampled(batch, heard))
+    return Run(batch, rows_of(batch), len(recorder.exchanges), check_sampled(batch, recorder))
 
 
 class Stopping:

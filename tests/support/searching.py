@@ -37,12 +37,12 @@ LINE: dict[str, dict[int, str | float]] = {
 }
 
 
-def words(said: tuple[int, ...]) -> list[tuple[int, float]]:
+def words(prefix: tuple[int, ...]) -> list[tuple[int, float]]:
     """Return thirty tokens; every seventh has alternatives that are nearly as likely."""
-    if len(said) >= 30:
+    if len(prefix) >= 30:
         return [(9, 1.0)]
-    near = len(said) % 7 == 0
-    return [(3, 0.4), (4, 0.35), (5, 0.25)] if near else [(6 + len(said) % 3, 0.9), (3, 0.1)]
+    near = len(prefix) % 7 == 0
+    return [(3, 0.4), (4, 0.35), (5, 0.25)] if near else [(6 + len(prefix) % 3, 0.9), (3, 0.1)]
 
 
 def programs(folder: Path) -> dict[str, rollout.Rollout]:

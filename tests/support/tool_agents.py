@@ -73,5 +73,5 @@ def client(served, **headers):
     return httpx.AsyncClient(transport=transport, base_url="http://agent", headers=headers)
 
 
-def told(served, tokens):
+def decoded(served, tokens):
     return served.upstream._tokenizer.decode(tokens, skip_special_tokens=False)

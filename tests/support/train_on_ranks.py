@@ -466,8 +466,8 @@ def run_ranks(ranks: int, cases: list[str]) -> dict[str, Any]:
             os.waitpid(child, 0)
         first, *others = [json.loads((folder / str(rank)).read_text(encoding="utf-8")) for rank in range(ranks)]
         for case, found in first.items():
-            said = [each.get(case) for each in (first, *others)]
-            messages = dict.fromkeys(each for each in said if not isinstance(each, dict))
+            outcomes = [each.get(case) for each in (first, *others)]
+            messages = dict.fromkeys(each for each in outcomes if not isinstance(each, dict))
             first[case] = " | ".join(map(str, messages)) or found
         return dict(first)
 

@@ -210,8 +210,8 @@ class Rollouts:
             else:
                 column = "behaviour_logprob" if name == "old_logprob" else name
                 streams[name] = torch.from_numpy(np.asarray(batch.column(column, "token"))[chosen]).float()
-        said = self.outputs(torch.from_numpy(chosen))
-        return self.gradients(policy.evaluate(loss.Tokens(said.logprob, said.entropy, streams, said))[0])
+        outputs = self.outputs(torch.from_numpy(chosen))
+        return self.gradients(policy.evaluate(loss.Tokens(outputs.logprob, outputs.entropy, streams, outputs))[0])
 
 
 def largest_unit(batch: Batch, update: Update, unit: str) -> int:

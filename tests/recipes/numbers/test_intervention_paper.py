@@ -77,7 +77,7 @@ def kept(example: Example) -> Found:
         advice = ("tell" * int(tells)).ljust(int(length), "i")
         run = proposed(f"xx\n\n{WRONG}", f"1: {advice}", right=int(right), recipe=recipe)
         asked = 2 if tells or length >= 200 else 34  # the attempt, the proposal, 32 continuations
-        assert run.asked == asked
+        assert run.num_requests == asked
         found.append(float(any(row.trained for row in run.drawn)))
     return {"kept": np.array(found)}
 
