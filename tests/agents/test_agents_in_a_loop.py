@@ -21,7 +21,7 @@ from loop_agents import (
     RecordingEngine,
     collected,
     collector,
-    said,
+    scripted_answer,
     tool_user,
     user,
 )
