@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from pools import Story, pool, wanted
+from pools import Story, pool, selection_request
 
 from agentrl_core import _core
 from agentrl_core.recipes import VADE
@@ -26,7 +26,7 @@ def test_evidence_fades_at_two_speeds() -> None:
 def test_the_most_informative_draws_are_chosen() -> None:
     select = VADE.select
     assert isinstance(select, ComposedSelector)
-    chosen = select.choose(pool(60), {}, wanted(4), 5).rows
+    chosen = select.choose(pool(60), {}, selection_request(4), 5).rows
     seed = _core.rng.structural_seed
     draws = _core.select.beta_draws(np.ones(60), np.ones(60), np.arange(60), seed(seed(5, 0), 2))
     assert chosen.tolist() == np.argsort(-draws * (1 - draws) ** 2)[:4].tolist()

@@ -30,8 +30,8 @@ AGENTS = ("first", "second", "monitor")
 
 def facts(recipe: Recipe) -> dict[str, ExtraColumn]:
     """Return what an environment has to declare for a recipe."""
-    read = required_facts({phase: recipe.chain(phase) for phase in PHASES})
-    return {column.name: ExtraColumn("trajectory" if column.level == "draw" else "step") for column in read}
+    needed = required_facts({phase: recipe.chain(phase) for phase in PHASES})
+    return {column.name: ExtraColumn("trajectory" if column.level == "draw" else "step") for column in needed}
 
 
 def chance(*key: object) -> float:
@@ -117,7 +117,7 @@ class AnyWorld:
     def __init__(self, recipe: Recipe) -> None:
         self.facts = facts(recipe)
         self.players = recipe.rollout.agents if isinstance(recipe.rollout, SelfPlay) else ()
-        self.named = tuple(_texts(recipe.select))
+        self.column_names = tuple(_texts(recipe.select))
         self.half_recorded = isinstance(recipe.rollout, ImputedActions)
 
     def facts_after(self, *key: object, step: int) -> dict[str, float]:
@@ -133,7 +133,7 @@ class AnyWorld:
             Task(f"{split} {number}", f"{number}?", ("even", "odd")[number % 2], None, self.solution(number))
             for number in numbers
         )
-        tasks.columns = {name: np.array([chance(name, number) for number in numbers]) for name in self.named}
+        tasks.columns = {name: np.array([chance(name, number) for number in numbers]) for name in self.column_names}
         if "embedding" in tasks.columns:
             tasks.columns["embedding"] = np.array([[chance(place, number) for place in range(2)] for number in numbers])
         return tasks

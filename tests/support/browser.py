@@ -120,10 +120,10 @@ class Browser:
 
     def texts(self, selector: str) -> list[str]:
         """Return the texts of all elements that a selector finds."""
-        made: list[str] = self.do(
+        texts: list[str] = self.do(
             f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.textContent)"
         )
-        return made
+        return texts
 
     def click(self, selector: str) -> None:
         """Click in the middle of an element."""

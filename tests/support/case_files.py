@@ -72,8 +72,8 @@ def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, NDA
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{name}.")
         else:
-            written = value if isinstance(value, list) else [value]
-            yield before + name, np.array([number(each) for each in written])
+            values = value if isinstance(value, list) else [value]
+            yield before + name, np.array([number(each) for each in values])
 
 
 def rollouts(members: Sequence[Mapping[str, Any]], iteration: int) -> Batch:
@@ -105,16 +105,22 @@ def rollouts(members: Sequence[Mapping[str, Any]], iteration: int) -> Batch:
         handles.append(handle)
         nodes.append(_tell(forest, handle, member, components))
     batch = forest.freeze()
-    own = [[len(tokens) * (kind == "action") for kind, tokens in _runs(member["path"])] for member in members]
+    action_lengths = [
+        [len(tokens) * (kind == "action") for kind, tokens in _runs(member["path"])] for member in members
+    ]
     inherited: list[int] = []
     for member in members:
         forked = member.get("fork")
-        inherited.append(0 if forked is None else inherited[forked] + sum(own[forked][: member["nodes"]]))
-    whole = [sum(lengths) + before for lengths, before in zip(own, inherited, strict=True)]
-    drawn = [length for length, member in zip(whole, members, strict=True) if member.get("role") != "helper"]
+        inherited.append(0 if forked is None else inherited[forked] + sum(action_lengths[forked][: member["nodes"]]))
+    total_lengths = [sum(lengths) + before for lengths, before in zip(action_lengths, inherited, strict=True)]
+    draw_lengths = [
+        length for length, member in zip(total_lengths, members, strict=True) if member.get("role") != "helper"
+    ]
     batch = _drawn_again(batch, [member for member in members if member.get("role") != "helper"])
     lengths = np.diff(batch.offsets("token")[batch.offsets("step")]).tolist()
-    assert lengths == drawn, f"draws of {lengths} tokens, where the case has {drawn}: list forks behind their members"
+    assert lengths == draw_lengths, (
+        f"draws of {lengths} tokens, where the case has {draw_lengths}: list forks behind their members"
+    )
     return batch
 
 
@@ -156,13 +162,13 @@ def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Se
             options["rewards"] = [number(table["rewards"].get(name, "nan")) for name in components]
         return options
 
-    steps, done = member.get("steps", []), 0
+    steps, step_index = member.get("steps", []), 0
     columns = {name: iter(member[name]) for name in ("logprobs", "entropies", "trainable") if name in member}
     nodes = []
     for kind, tokens in _runs(member["path"]):
         if kind == "prompt":  # distinct per member, so that equal words have different model outputs
             tokens[0] += _WORDS * (handle % _WORDS)
-        step = steps[done] if done < len(steps) else {}
+        step = steps[step_index] if step_index < len(steps) else {}
         if kind != "action":
             nodes.append(forest.append(handle, tokens, kind=kind, state=step.get("state")))
             continue
@@ -171,16 +177,16 @@ def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Se
         if "trainable" in node_columns:
             node_columns["trainable"] = [int(value) for value in node_columns["trainable"]]
         sampling = {name: member[name] for name in ("temperature", "policy", "policy_version") if name in member}
-        sampling = {name: each[done] if isinstance(each, list) else each for name, each in sampling.items()}
+        sampling = {name: each[step_index] if isinstance(each, list) else each for name, each in sampling.items()}
         unsampled = member.get("unsampled", False)
-        if unsampled is False or (unsampled is not True and done not in unsampled):
+        if unsampled is False or (unsampled is not True and step_index not in unsampled):
             node_columns = {"logprobs": [-1.0] * len(tokens), "policy_version": 0, **node_columns, **sampling}
         nodes.append(forest.append(handle, tokens, kind="action", **node_columns))
         flags = sum(int(StepFlag[name.upper()]) for name in step.get("flags", ()))
         forest.step(handle, flags=flags, truncated=step.get("truncated", False), **paid(step))
-        done += 1
-    left = {name: len(list(values)) for name, values in columns.items()}
-    assert not any(left.values()), f"{member['path']!r} has more numbers than tokens: {left}"
+        step_index += 1
+    remaining = {name: len(list(values)) for name, values in columns.items()}
+    assert not any(remaining.values()), f"{member['path']!r} has more numbers than tokens: {remaining}"
     forest.finish(handle, success=member.get("success"), status=member.get("status", "finished"), **paid(member))
     return nodes
 
@@ -282,10 +288,10 @@ def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: An
 
 def _moved(recipe: Recipe) -> dict[str, torch.nn.Module]:
     """Return small models under the names that the recipe's actions use; moving them changes no number of a case."""
-    named = [
+    model_names = [
         getattr(action, at, "") for action in recipe.at(0).chain("hooks") for at in ("source", "target", "one", "other")
     ]
-    return {name: torch.nn.Linear(1, 1) for name in named if name not in ("", BEGIN)}
+    return {name: torch.nn.Linear(1, 1) for name in model_names if name not in ("", BEGIN)}
 
 
 def _outputs(values: Sequence[Any]) -> list[Any]:
@@ -293,17 +299,17 @@ def _outputs(values: Sequence[Any]) -> list[Any]:
     return [[number(each) for each in value] if isinstance(value, list) else number(value) for value in values]
 
 
-def agree(found: Sequence[Numbers], expected: Sequence[Numbers]) -> str:
+def agree(actual: Sequence[Numbers], expected: Sequence[Numbers]) -> str:
     """Describe the first number that differs from the expected one; empty if all agree."""
-    for place, (one, other) in enumerate(zip(found, expected, strict=True)):
+    for place, (one, other) in enumerate(zip(actual, expected, strict=True)):
         for name, right in other.items():
             if name not in one:
                 return f"iteration {place}: there is no {name}, but {sorted(one)}"
-            got = one[name]
-            if got.shape != right.shape:
-                return f"iteration {place}: {name} has {len(got)} numbers, not {len(right)}: {got.tolist()}"
-            if not np.allclose(got, right, rtol=2e-6, atol=1e-6, equal_nan=True):
-                return f"iteration {place}: {name} is {got.tolist()}, not {right.tolist()}"
+            values = one[name]
+            if values.shape != right.shape:
+                return f"iteration {place}: {name} has {len(values)} numbers, not {len(right)}: {values.tolist()}"
+            if not np.allclose(values, right, rtol=2e-6, atol=1e-6, equal_nan=True):
+                return f"iteration {place}: {name} is {values.tolist()}, not {right.tolist()}"
     return ""
 
 

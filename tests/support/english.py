@@ -109,5 +109,5 @@ def sources() -> dict[str, Iterable[str]]:
 if __name__ == "__main__":
     for kind, texts in sources().items():
         per_thousand, words = counts(texts)
-        shown = ", ".join(f"{name} {number:.2f}" for name, number in per_thousand.items())
-        print(f"{kind}, {words} words: {shown}")  # noqa: T201 -- a program too
+        rates = ", ".join(f"{name} {number:.2f}" for name, number in per_thousand.items())
+        print(f"{kind}, {words} words: {rates}")  # noqa: T201 -- a program too

@@ -20,9 +20,9 @@ TURNS = 3
 @cache
 def picture(number: int) -> Image:
     """Return a small PNG of one colour."""
-    made = io.BytesIO()
-    Picture.new("RGB", (40, 30), (number % 256, number // 256, 7)).save(made, "PNG")
-    return Image(made.getvalue())
+    buffer = io.BytesIO()
+    Picture.new("RGB", (40, 30), (number % 256, number // 256, 7)).save(buffer, "PNG")
+    return Image(buffer.getvalue())
 
 
 picture(0)  # the first image loads the encoder, which would block the event loop
@@ -57,7 +57,7 @@ class Viewing:
             {"role": "user", "content": ("Two:", picture(task), picture(1000 + task), "?")},
         ]
 
-    def shown(self) -> Image:
+    def next_image(self) -> Image:
         """Return the content of the next observation."""
         return picture(100 * self.task + 10 * len(self.actions) + len(self.actions[-1]))
 
@@ -65,7 +65,7 @@ class Viewing:
         self.actions.append(action)
         if len(self.actions) == TURNS:
             return StepResult(reward=float(len(action) % 2), terminated=True, success=True)
-        return StepResult({"role": "user", "content": [self.shown(), "Go on."]})
+        return StepResult({"role": "user", "content": [self.next_image(), "Go on."]})
 
     def state_key(self) -> bytes:
         return repr((self.task, self.actions)).encode()

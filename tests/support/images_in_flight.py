@@ -34,7 +34,7 @@ from agentrl_core.env import StepResult, Task
 FAMILY, SIZE, TASKS, ITERATIONS = "smolvlm", 2, 2, 3
 SAMPLING = Sampling(temperature=0.8, max_tokens=8)
 WINDOW = BatchPolicy(max_new_tokens=5)
-_WHOLE = BatchPolicy()
+_UNCUT = BatchPolicy()
 
 
 @cache
@@ -119,8 +119,8 @@ def apart(batch: arl.Batch) -> float:
     sampled, version, largest = np.asarray(batch.column("behaviour_logprob", "token")), versions(batch), 0.0
     assert (version >= 0).all()
     for each in np.unique(version).tolist():
-        known = arl.annotate(batch, "recomputed_logprob", policy(each), processor=processor())
-        differences = np.abs(known.column("recomputed_logprob", "token") - sampled)[version == each]
+        recomputed = arl.annotate(batch, "recomputed_logprob", policy(each), processor=processor())
+        differences = np.abs(recomputed.column("recomputed_logprob", "token") - sampled)[version == each]
         assert np.isfinite(differences).all()
         largest = max(largest, float(differences.max()))
     return largest
@@ -133,7 +133,7 @@ def mixed_steps(batch: arl.Batch) -> int:
 
 
 def trained(
-    generate: Moving, world: Any, cut: BatchPolicy = _WHOLE, store: Any = None, until: int = ITERATIONS
+    generate: Moving, world: Any, cut: BatchPolicy = _UNCUT, store: Any = None, until: int = ITERATIONS
 ) -> list[arl.Batch]:
     """Return the batches of a loop with another policy in each iteration."""
     batches = []

@@ -54,7 +54,7 @@ async def tool_user(task, base_url, api_key):
         messages.append(message)
         if not message.get("tool_calls"):
             return float(message["content"] == task.payload)
-        results = [{"role": "tool", "tool_call_id": one["id"]} for one in message["tool_calls"]]
+        results = [{"role": "tool", "tool_call_id": tool_call["id"]} for tool_call in message["tool_calls"]]
         messages += [result | {"content": task.payload} for result in results]
 
 
@@ -115,13 +115,13 @@ class Killed(engine.Scripted):
 
     def __init__(self, answers):
         super().__init__(TOKENIZER, scripted_answer)
-        self._left = answers
+        self._remaining = answers
 
     async def generate(self, request):
         await asyncio.sleep(0)
-        if self._left == 0:
+        if self._remaining == 0:
             os._exit(9)
-        self._left -= 1
+        self._remaining -= 1
         return await super().generate(request)
 
 

@@ -40,7 +40,7 @@ def found() -> dict[str, dict[str, list[str]]]:
 def table() -> str:
     """Return the table as Markdown."""
     clients = found()
-    unknown = {feature for shown in clients.values() for feature in shown} - set(FEATURES)
+    unknown = {feature for features in clients.values() for feature in features} - set(FEATURES)
     assert not unknown, f"no feature of the table: {unknown}"
     lines = [f"| client | {' | '.join(FEATURES)} |", "|---|" + ":-:|" * len(FEATURES)]
     for client in sorted(clients, key=str.lower):

@@ -72,7 +72,7 @@ HEADS = {"hyper_pp": 8, "safe": 2}
 @functools.cache
 def model(seed: int) -> nn.Module:
     """Return a model of one layer with a value head, one for each seed."""
-    made = tiny_model(
+    network = tiny_model(
         "llama",
         torch.float32,
         seed=seed,
@@ -84,8 +84,8 @@ def model(seed: int) -> nn.Module:
         num_attention_heads=2,
         num_key_value_heads=1,
     )
-    made.value_head = nn.Linear(WIDTH, 1)
-    return made.eval()
+    network.value_head = nn.Linear(WIDTH, 1)
+    return network.eval()
 
 
 def small(name: str) -> Recipe:
@@ -203,9 +203,14 @@ class Loop:
 
     def prepared(self, batch: arl.Batch, stage: str) -> arl.Batch:
         """Return the batch in the form of a stage with data of its own: with targets and preferences."""
-        given = {"return": np.linspace(0.0, 1.0, batch.num_draws), "advantage": np.resize([1.0, -1.0], batch.num_draws)}
+        stage_columns = {
+            "return": np.linspace(0.0, 1.0, batch.num_draws),
+            "advantage": np.resize([1.0, -1.0], batch.num_draws),
+        }
         needed = {column.name for training in self.recipe.losses(stage) for column in training.needs}
-        columns = {name: values for name, values in given.items() if name in needed and not batch.has(name, "token")}
+        columns = {
+            name: values for name, values in stage_columns.items() if name in needed and not batch.has(name, "token")
+        }
         return batch.with_columns("draw", **columns) if columns else batch
 
     def reader(self, name: str) -> nn.Module:
@@ -259,13 +264,13 @@ class Loop:
 
 def _requested_columns(recipe: Recipe) -> Iterator[Column]:
     yield from recipe.model_columns
-    made = {"score", "advantage", "return", "weight", "keep"}
+    produced = {"score", "advantage", "return", "weight", "keep"}
     for phase in PHASES:
         for link in recipe.chain(phase):
             for column in link.needs:
-                if column.level == "token" and not (column.model or column.is_fact or column.name in made):
+                if column.level == "token" and not (column.model or column.is_fact or column.name in produced):
                     yield column
-            made |= {column.name for column in link.makes}
+            produced |= {column.name for column in link.makes}
 
 
 def _is_answer(name: str) -> bool:

@@ -32,7 +32,9 @@ def record(run: Path, world: object) -> None:
         if answer is not None:
             text = "<call>6*7</call>" if chance < 200 else "<call>6**</call>"
         else:
-            solved = next(known for prompt, known in prompts.items() if tuple(tokens[: len(prompt)].tolist()) == prompt)
+            solved = next(
+                solution for prompt, solution in prompts.items() if tuple(tokens[: len(prompt)].tolist()) == prompt
+            )
             text = f"<answer>{solved if chance < 128 else 0}</answer>"
         count = len(chat.action(text))
         rng = np.random.default_rng(num_replies)

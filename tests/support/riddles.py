@@ -110,11 +110,11 @@ def script(speaker: Speaker) -> engine.Scripted:
 
 def in_turn(*answers: str) -> Speaker:
     """Return a speaker that gives these texts in the order of requests; the last one repeats."""
-    left = list(answers)
+    remaining = list(answers)
 
     def speak(context: str, request: Request) -> str:
         del context, request
-        return left.pop(0) if len(left) > 1 else left[0]
+        return remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
     return speak
 
@@ -202,21 +202,21 @@ def solve(
 class Stopping:
     """An engine that fails after a number of segments."""
 
-    def __init__(self, inner: Any, after: int, known: set[int]) -> None:
+    def __init__(self, inner: Any, after: int, recorded: set[int]) -> None:
         self._inner = inner
-        self._left = after
-        self._known = known
+        self._remaining = after
+        self._recorded = recorded
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     async def generate(self, request: Request) -> Segment:
-        assert request.seed not in self._known, "what was recorded is not asked for again"
-        self._left -= 1
-        if self._left < 0:
+        assert request.seed not in self._recorded, "what was recorded is not asked for again"
+        self._remaining -= 1
+        if self._remaining < 0:
             raise KeyboardInterrupt
         segment: Segment = await self._inner.generate(request)
-        self._known.add(request.seed)
+        self._recorded.add(request.seed)
         return segment
 
 
@@ -229,16 +229,16 @@ def check_resumes(program: Rollout | Recipe, speaker: Speaker, *, every: int = 3
     size = {"tasks": options.pop("tasks", 2), "group_size": options.pop("group_size", 4)}
     world = options.pop("world", None) or Riddles()
 
-    def whole() -> arl.Batch:
+    def uninterrupted() -> arl.Batch:
         return arl.Collector(script(speaker), world, recipe, task_pool=64, seed=7, **options)(**size)
 
-    expected = whole()
-    known: set[int] = set()
+    expected = uninterrupted()
+    recorded: set[int] = set()
     stops = 0
     with tempfile.TemporaryDirectory() as name:
         while True:
             with arl.Store.open(Path(name) / "run", sync="never") as store:
-                engine_ = Stopping(script(speaker), every, known)
+                engine_ = Stopping(script(speaker), every, recorded)
                 collect = arl.Collector(engine_, world, recipe, store=store, task_pool=64, seed=7, **options)
                 try:
                     batch = collect(**size)
@@ -246,7 +246,7 @@ def check_resumes(program: Rollout | Recipe, speaker: Speaker, *, every: int = 3
                     stops += 1
                     continue
             break
-    for again in (whole(), batch):
+    for again in (uninterrupted(), batch):
         for table in TABLES:
             one, other = (
                 pl.DataFrame(getattr(each, table)).drop("created_us", strict=False) for each in (expected, again)

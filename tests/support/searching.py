@@ -66,14 +66,14 @@ class Dying:
     """An engine that ends its process at a request, and delays some answers."""
 
     def __init__(self, engine: Any, at: int) -> None:
-        self._engine, self._left = engine, at
+        self._engine, self._remaining = engine, at
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
     async def generate(self, request: Request) -> Segment:
-        self._left -= 1
-        if self._left == 0:
+        self._remaining -= 1
+        if self._remaining == 0:
             os._exit(DIED)
         segment: Segment = await self._engine.generate(request)
         return segment

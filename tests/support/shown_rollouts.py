@@ -105,16 +105,16 @@ def plain_logits(model: Any, processor: Any, tokens: list[int], contents: list[b
     """Return logits `[L, V]` of one row: all its pixels go into the model's ordinary forward. Placeholders get -inf."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     ids, token = torch.tensor([tokens]), inner.config.image_token_id
-    given: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     if contents:
         pictures = [Picture.open(io.BytesIO(content)).convert("RGB") for content in contents]
         text = [getattr(processor, "boi_token", None) or processor.image_token] * len(pictures)
         each = [[picture] for picture in pictures]
-        made = processor(text=text, images=each, return_tensors="pt", padding=True, add_special_tokens=False)
-        given = {name: value for name, value in made.items() if isinstance(value, Tensor) and name not in OF_TEXT}
-        for name in set(made) & {"token_type_ids", "mm_token_type_ids"}:
-            given[name] = (ids == token).to(torch.int64)
-    logits: Tensor = model(input_ids=ids, **given).logits[0]
+        processed = processor(text=text, images=each, return_tensors="pt", padding=True, add_special_tokens=False)
+        inputs = {name: value for name, value in processed.items() if isinstance(value, Tensor) and name not in OF_TEXT}
+        for name in set(processed) & {"token_type_ids", "mm_token_type_ids"}:
+            inputs[name] = (ids == token).to(torch.int64)
+    logits: Tensor = model(input_ids=ids, **inputs).logits[0]
     never = {token, getattr(inner.config, "video_token_id", None)} - {None}
     allowed = torch.ones(logits.shape[1], dtype=torch.bool)
     allowed[[each for each in never if each < len(allowed)]] = False

@@ -73,8 +73,8 @@ def tiny_moe(
     fields of the config.
     """
     torch.manual_seed(seed)
-    kind, own = _CONFIGS[family]
-    config = kind(**{**_SHAPE, **own, **shape})
+    kind, family_options = _CONFIGS[family]
+    config = kind(**{**_SHAPE, **family_options, **shape})
     if experts != EXPERTS:
         config.num_experts = experts
     model: Any = AutoModelForCausalLM.from_config(config)
