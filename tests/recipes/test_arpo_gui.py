@@ -31,8 +31,8 @@ def test_a_stored_success_takes_the_place_of_the_first_member(tmp_path: Path) ->
         state = inject.next(inject.initial_state(), keep(store, grow(0, {"t": [0.05, 1.0, 0.4, 0.0]})))
         assert state["memory"]["trajectory_id"].tolist() == [1, 2]
         failed = grow(1, {"t": [0.0, 0.0, 0.0, 0.0]})
-        drawn = {int(inject.inject(state, failed, key).trajectory_ids[0]) for key in range(40)}  # type: ignore[union-attr]
-        assert drawn == {1, 2}, "either, by the key"
+        injected = {int(inject.inject(state, failed, key).trajectory_ids[0]) for key in range(40)}  # type: ignore[union-attr]
+        assert injected == {1, 2}, "either, by the key"
         for nearly in ([0.2] * 4, [0.0, 0.0, 0.0, 0.15]):
             # mean 0.2 is not below 0.2; mean 0.0375, but std sqrt(3) / 4 * 0.15 = 0.065 is not below 0.05
             assert inject.inject(state, grow(1, {"t": nearly}), key=0) is None
@@ -57,10 +57,10 @@ class Forgetting(SmallWorld):
     """Solves its tasks in iteration 0 occasionally, and never again."""
 
     def __init__(self) -> None:
-        super().__init__(self.answered)
+        super().__init__(self.answer)
         self.forgotten = False
 
-    def answered(self, task: Task, seed: int, actions: list[str]) -> StepResult:
+    def answer(self, task: Task, seed: int, actions: list[str]) -> StepResult:
         del task, actions
         won = not self.forgotten and seed % 2 == 0
         return StepResult(reward=float(won), terminated=True, success=won)

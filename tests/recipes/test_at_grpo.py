@@ -45,7 +45,9 @@ def test_each_turn_starts_from_the_best_candidate_of_the_previous_turn() -> None
     assert len(run.drawn) == 9
     turns = run.fact("turn")
     assert sorted(turns) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    of_turn = {turn: [row for row, own in zip(run.drawn, turns, strict=True) if own == turn] for turn in range(3)}
+    of_turn = {
+        turn: [row for row, row_turn in zip(run.drawn, turns, strict=True) if row_turn == turn] for turn in range(3)
+    }
     best: list[str] = []
     for turn in range(3):
         rows = [(row, [action for action in row.actions if action]) for row in of_turn[turn]]

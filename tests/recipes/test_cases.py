@@ -33,10 +33,10 @@ def test_the_numbers_are_those_of_the_formula(case: Case, layout: str, seed: int
 def changes_a_number(case: Case, mutant: Callable[[], Recipe]) -> bool:
     """Return whether a modified recipe gives other numbers, or raises."""
     try:
-        found = run(case, mutant(), "sequence", 0)
+        numbers = run(case, mutant(), "sequence", 0)
     except Exception:  # noqa: BLE001 - an entry that cannot run counts as different, too
         return True
-    return agree(found, case.expected) != ""
+    return agree(numbers, case.expected) != ""
 
 
 @pytest.mark.parametrize("name", sorted(OF_RECIPE))

@@ -49,11 +49,11 @@ def judging(share: float) -> Any:
 def test_spark_derives_tasks_from_the_outcomes_of_rollouts() -> None:
     def prompts(*answers: str, **options: Any) -> tuple[list[tuple[str, list[float]]], Any]:
         run = solve(JudgeAndReflect(**options), in_turn(*answers), group_size=2)
-        made = [row for row, recycled in zip(run.drawn, run.fact("recycled"), strict=True) if recycled]
+        derived = [row for row, recycled in zip(run.drawn, run.fact("recycled"), strict=True) if recycled]
         rewards = [reward for reward, new in zip(run.fact("reward"), run.fact("recycled"), strict=True) if new]
-        names = dict.fromkeys(row.prompt for row in made)
+        names = dict.fromkeys(row.prompt for row in derived)
         return [
-            (name, [reward for row, reward in zip(made, rewards, strict=True) if row.prompt == name]) for name in names
+            (name, [reward for row, reward in zip(derived, rewards, strict=True) if row.prompt == name]) for name in names
         ], run
 
     # All right: one is judged, and yes is right; there is no reflection.

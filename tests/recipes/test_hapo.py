@@ -68,10 +68,10 @@ def test_the_temperature_follows_the_last_iteration(tmp_path: Path) -> None:
             assert step(recipes.HAPO, batch) > 0
             collect.end_iteration(batch, {})
     assert samplings[0] == {None}
-    [found] = samplings[1]
-    assert found is not None
+    [sampled_rule] = samplings[1]
+    assert sampled_rule is not None
     np.testing.assert_allclose(
-        [found.zero, found.above, found.below, found.change],
+        [sampled_rule.zero, sampled_rule.above, sampled_rule.below, sampled_rule.change],
         [rule.zero, rule.above, rule.below, rule.change],
         atol=1e-6,
     )
@@ -79,10 +79,10 @@ def test_the_temperature_follows_the_last_iteration(tmp_path: Path) -> None:
 
 def test_an_iteration_of_which_no_entropy_is_known_changes_nothing() -> None:
     batch = solve(recipes.HAPO, unsure).batch
-    known = {"zero": 1.0, "above": 2.0, "below": 3.0}
+    state = {"zero": 1.0, "above": 2.0, "below": 3.0}
     program = SampledByEntropy()
-    assert program.next(known, arl.component.IterationRecord(0, batch)) != known
-    assert program.next(known, arl.component.IterationRecord(0, arl.Forest().freeze())) == known
+    assert program.next(state, arl.component.IterationRecord(0, batch)) != state
+    assert program.next(state, arl.component.IterationRecord(0, arl.Forest().freeze())) == state
 
 
 def test_the_recipe_resumes_after_interrupts() -> None:

@@ -61,10 +61,10 @@ def test_values_by_hand(tmp_path: Path) -> None:
     for predicted, outcome in (("done", ""), ("reward", " 0"), ("next", "")):
         worlds = [text for text in questions if last_line(text) == f"state: riddle?; action: {LOOK}; {predicted}:"]
         assert worlds
-        shown = worlds[0].rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0].splitlines()[:-1]
-        assert shown
-        alike = [line for line in shown if f"action: {LOOK}; {predicted}:{outcome}" in line]
-        assert alike == shown, "the same action alone"
+        lines = worlds[0].rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0].splitlines()[:-1]
+        assert lines
+        same_action = [line for line in lines if f"action: {LOOK}; {predicted}:{outcome}" in line]
+        assert same_action == lines, "the same action alone"
 
 
 @pytest.mark.parametrize(
@@ -96,18 +96,18 @@ STEPS = st.builds(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(STEPS, max_size=20), st.integers(1, 6))
-def test_examples_are_balanced(seen: list[_Transition], examples: int) -> None:
-    numbered = [each._replace(before=str(place)) for place, each in enumerate(seen)]
-    found = Imagine(examples=examples).balanced(numbered, lambda each: (each.reward, each.done))
-    own: dict[tuple[float, bool], list[_Transition]] = {}
+def test_examples_are_balanced(transitions: list[_Transition], examples: int) -> None:
+    numbered = [each._replace(before=str(place)) for place, each in enumerate(transitions)]
+    balanced = Imagine(examples=examples).balanced(numbered, lambda each: (each.reward, each.done))
+    by_outcome: dict[tuple[float, bool], list[_Transition]] = {}
     for each in numbered:
-        own.setdefault((each.reward, each.done), []).append(each)
-    most = min(max(map(len, own.values()), default=0), examples)
-    assert len(found) == most * len(own)
-    for outcome, whole in own.items():
-        shown = [each for each in found if (each.reward, each.done) == outcome]
-        newest = whole[-examples:]
-        assert shown == [newest[place % len(newest)] for place in range(most)], "the newest of each outcome, repeated"
+        by_outcome.setdefault((each.reward, each.done), []).append(each)
+    most = min(max(map(len, by_outcome.values()), default=0), examples)
+    assert len(balanced) == most * len(by_outcome)
+    for outcome, of_outcome in by_outcome.items():
+        chosen = [each for each in balanced if (each.reward, each.done) == outcome]
+        newest = of_outcome[-examples:]
+        assert chosen == [newest[place % len(newest)] for place in range(most)], "the newest of each outcome, repeated"
 
 
 @given(st.integers(1, 9), st.floats(0, 0.999), st.floats(0, 0.999))

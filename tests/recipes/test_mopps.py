@@ -33,5 +33,5 @@ def test_the_smallest_squares_among_sixteen_each_are_chosen() -> None:
 
 
 def test_the_band_of_the_variant() -> None:
-    found = NearTarget(0.5, width=0.2)(np.array([0.25, 0.3, 0.5, 0.7, 0.8]))
-    np.testing.assert_allclose(found, [-0.05, 0.0, 0.0, 0.0, -0.1], atol=1e-12)
+    scores = NearTarget(0.5, width=0.2)(np.array([0.25, 0.3, 0.5, 0.7, 0.8]))
+    np.testing.assert_allclose(scores, [-0.05, 0.0, 0.0, 0.0, -0.1], atol=1e-12)

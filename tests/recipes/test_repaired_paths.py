@@ -80,17 +80,19 @@ class Expert(Riddles):
     def reset(self, task: Any, seed: int) -> Any:
         del seed
         episode = super().reset(task, 0)
-        done: list[str] = []
+        actions: list[str] = []
 
         def take(action: str) -> StepResult:
-            matched = action == task.solution[len(done)]
-            done.append(action)
-            over = len(done) == len(task.solution)
-            seen = None if over else f"page {len(done)}"
-            return StepResult(seen, reward=float(matched), terminated=over, success=matched, facts={"matched": matched})
+            matched = action == task.solution[len(actions)]
+            actions.append(action)
+            over = len(actions) == len(task.solution)
+            observation = None if over else f"page {len(actions)}"
+            return StepResult(
+                observation, reward=float(matched), terminated=over, success=matched, facts={"matched": matched}
+            )
 
         episode.step = take
-        episode.state_key = lambda: repr(done).encode()
+        episode.state_key = lambda: repr(actions).encode()
         return episode
 
 
@@ -241,5 +243,5 @@ def test_recipes_resume_and_take_an_optimizer_step(name: str) -> None:
         if recovered and np.unique(batch.column("success", "draw")).size > 1:
             break
     tokens = len(batch.column("token", "token"))
-    known = {name: np.full(tokens, -1.0) for name in ("recomputed_logprob",)}
-    assert step(recipe, batch.with_columns("token", **known)) >= 1
+    columns = {name: np.full(tokens, -1.0) for name in ("recomputed_logprob",)}
+    assert step(recipe, batch.with_columns("token", **columns)) >= 1

@@ -26,9 +26,9 @@ def line(name: str, *attempts: list[str]) -> str:
 
 def test_half_of_the_groups_are_others(tmp_path: Path) -> None:
     # One group has equal rewards and is skipped; of the two others one attempt looks first, and one never answers.
-    alike = line("other 0", [WRONG], [WRONG])
+    equal = line("other 0", [WRONG], [WRONG])
     mixed = line("other 1", [RIGHT], [WRONG]) + line("other 2", ["look", RIGHT], ["look", "look"], [WRONG])
-    (tmp_path / "other.jsonl").write_text(alike + mixed)
+    (tmp_path / "other.jsonl").write_text(equal + mixed)
     run = solve(SharedExperience(folder=str(tmp_path), node="own"), chance, tasks=4, group_size=4)
     shared = [bool(value) for value in run.fact("shared")]
     names = run.batch.texts("task_id", "draw")
@@ -43,9 +43,9 @@ def test_half_of_the_groups_are_others(tmp_path: Path) -> None:
     assert shared_rows["other 2"][1][:2] == (["look", "look"], "truncated")
     assert shared.count(False) == 2 * 4, "two groups of its own are left"
     assert run.num_requests == 8, "what others said is not generated"
-    written = [json.loads(each) for each in (tmp_path / "own.jsonl").read_text().splitlines()]
-    assert [each["task"]["task_id"] for each in written] == list(dict.fromkeys(names[:8]))
-    assert written[0]["attempts"] == [row.actions for row in run.drawn[:4]]
+    lines = [json.loads(each) for each in (tmp_path / "own.jsonl").read_text().splitlines()]
+    assert [each["task"]["task_id"] for each in lines] == list(dict.fromkeys(names[:8]))
+    assert lines[0]["attempts"] == [row.actions for row in run.drawn[:4]]
 
 
 def test_where_too_little_is_offered_the_node_rolls_out_itself(tmp_path: Path) -> None:

@@ -66,9 +66,9 @@ def test_a_recipe_runs_to_a_step(name: str, built: Any) -> None:
     batch = collect(tasks=2, group_size=4)
     assert batch.num_draws >= 2
     assert check_sampled(batch, generate)
-    for known in ("recomputed_logprob", "reference_logprob"):
-        if known in {column.name for column in recipe.model_columns}:
-            batch = arl.annotate(batch, known, policy, max_tokens=2048)
+    for column_name in ("recomputed_logprob", "reference_logprob"):
+        if column_name in {column.name for column in recipe.model_columns}:
+            batch = arl.annotate(batch, column_name, policy, max_tokens=2048)
     credited = recipe.credit(batch)
     before = [parameter.detach().clone() for parameter in policy.parameters()]
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)

@@ -34,18 +34,18 @@ def test_a_burst_by_hand(tmp_path: Path) -> None:
         assert burst.mix(state, fresh, 0) is None, "one is not more than 1.5 times 2"
         state = burst.next(state, closed(store, 1, [2.0, 2.0, 2.0, 0.0], [1, 1, 1, 1]))  # type: ignore[arg-type]
         batch = grow(2, {"t": [1.0, 0.0]})
-        found = set()
+        drawn_ids = set()
         for key in range(60):
             draws = burst.mix(state, batch, key)
             assert draws is not None
             assert len(draws) == 2, "4 is a power of two of 4, and the buffer holds 2"
-            found |= set(draws.trajectory_ids.tolist())
+            drawn_ids |= set(draws.trajectory_ids.tolist())
             scores = {3: 3.0, 4: 2.0, 5: 2.0, 6: 2.0}
             expected = [0.5 * (scores[row] - 1.375) for row in draws.trajectory_ids.tolist()]
             assert draws.columns["recalibrated"].tolist() == expected
             assert draws.probability is not None
             assert draws.probability.tolist() == [0.5, 0.5]
-        assert found == {3, 4, 5, 6}
+        assert drawn_ids == {3, 4, 5, 6}
         assert RecalibratedBurst(size=3).mix(state, batch, 0) is None, "4 is not more than 4.5"
         joined = scored(batch.with_stored_draws(store.trajectory_batch(np.unique(draws.trajectory_ids)), draws))
         assert joined.column("votes", "draw").tolist() == [1, 1, 0, 0]
@@ -74,9 +74,9 @@ class Tools(SmallWorld):
     facts = {"tool_calls": ExtraColumn("trajectory")}  # noqa: RUF012 - as an author writes it
 
     def __init__(self) -> None:
-        super().__init__(self.answered)
+        super().__init__(self.answer)
 
-    def answered(self, task: Task, seed: int, actions: list[str]) -> StepResult:
+    def answer(self, task: Task, seed: int, actions: list[str]) -> StepResult:
         del task, actions
         return StepResult(reward=float(seed % 2), terminated=True, success=bool(seed % 2), facts={"tool_calls": 2.0})
 

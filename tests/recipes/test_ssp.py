@@ -22,7 +22,7 @@ from agentrl_core.rollout import Group
 
 def speaker(right: int, *, question: str = "what is it?", checked: bool = True) -> Callable[[str, Request], str]:
     """Return a speaker: a proposer that looks once and then asks; a helper with or without the answer; solvers."""
-    left = [right]
+    remaining = [right]
 
     def speak(context: str, request: Request) -> str:
         del request
@@ -33,8 +33,8 @@ def speaker(right: int, *, question: str = "what is it?", checked: bool = True) 
             assert "go on" in context
             return RIGHT if checked else WRONG
         assert question in context
-        left[0] -= 1
-        return RIGHT if left[0] >= 0 else WRONG
+        remaining[0] -= 1
+        return RIGHT if remaining[0] >= 0 else WRONG
 
     return speak
 
@@ -90,14 +90,14 @@ def iterations(speakers: list[Any], folder: Path, recipe: Recipe = recipes.SSP, 
     return runs
 
 
-def asks(question: str, seen: list[str], *, valid: bool = True) -> Callable[[str, Request], str]:
+def asks(question: str, contexts: list[str], *, valid: bool = True) -> Callable[[str, Request], str]:
     """Return a proposer that looks and asks, a check that passes or not, right solvers; record the questions."""
 
     def speak(context: str, request: Request) -> str:
         del request
         if "Find a question" in context:
             return f"<question>{question}</question>" if "go on" in context else "look"
-        seen.append(context)
+        contexts.append(context)
         if "What is known" in context:
             return RIGHT if valid else WRONG
         return RIGHT
@@ -106,13 +106,14 @@ def asks(question: str, seen: list[str], *, valid: bool = True) -> Callable[[str
 
 
 def test_a_question_that_is_not_valid_is_replaced_by_an_earlier_one(tmp_path: Path) -> None:
-    seen: list[list[str]] = [[], [], []]
+    contexts: list[list[str]] = [[], [], []]
     first, second, third = iterations(
-        [asks("one?", seen[0]), asks("two?", seen[1], valid=False), asks("three?", seen[2], valid=False)], tmp_path
+        [asks("one?", contexts[0]), asks("two?", contexts[1], valid=False), asks("three?", contexts[2], valid=False)],
+        tmp_path,
     )
     assert len(first.drawn) == 2 * (1 + 5)
     # No solver answers two?, so its proposers get the penalty; five solvers each get one? again.
-    solvers = [context for context in seen[1] if "What is known" not in context]
+    solvers = [context for context in contexts[1] if "What is known" not in context]
     assert len(solvers) == 2 * 5
     assert all("one?" in context and "two?" not in context for context in solvers)
     assert len(second.drawn) == 2 * (1 + 5)
@@ -120,29 +121,29 @@ def test_a_question_that_is_not_valid_is_replaced_by_an_earlier_one(tmp_path: Pa
     rewards = second.fact("reward")
     assert sum(rewards) == 10.0, "the solvers are right"
     # The pool has the solved questions: one? of both iterations, and never two?.
-    assert all("one?" in context for context in seen[2] if "What is known" not in context)
+    assert all("one?" in context for context in contexts[2] if "What is known" not in context)
     assert proposals(third) == [0.0, 0.0]
 
 
 def test_an_empty_pool_has_no_solvers_and_is_cleared_now_and_then(tmp_path: Path) -> None:
-    seen: list[str] = []
-    [run] = iterations([asks("one?", seen, valid=False)], tmp_path / "empty")
+    contexts: list[str] = []
+    [run] = iterations([asks("one?", contexts, valid=False)], tmp_path / "empty")
     assert (len(run.drawn), proposals(run)) == (2, [0.0, 0.0])
     program = SearchSelfPlay(every=2, keep=0.5)
     recipe = recipes.SSP.replace(rollout=program)
-    runs = iterations([asks("one?", seen), asks("two?", seen)], tmp_path / "cleared", recipe)
+    runs = iterations([asks("one?", contexts), asks("two?", contexts)], tmp_path / "cleared", recipe)
     state = program.initial_state()
     for iteration, each in enumerate(runs):
         state = program.next(state, IterationRecord(iteration, each.batch))
     # Two of each iteration; at the end of the second the newer half stays: int(4 / 2) = 2, those of the second.
     assert [tried["task"]["question"] for tried in state["pool"]] == ["two?", "two?"]
-    kept = SearchSelfPlay(every=3).next(program.initial_state(), IterationRecord(0, runs[0].batch))
-    assert [tried["share"] for tried in kept["pool"]] == [1.0, 1.0]
-    assert SearchSelfPlay(every=1).next(kept, IterationRecord(0, runs[0].batch))["pool"] == []
+    state_of_three = SearchSelfPlay(every=3).next(program.initial_state(), IterationRecord(0, runs[0].batch))
+    assert [tried["share"] for tried in state_of_three["pool"]] == [1.0, 1.0]
+    assert SearchSelfPlay(every=1).next(state_of_three, IterationRecord(0, runs[0].batch))["pool"] == []
 
 
 def test_questions_that_are_too_easy_come_last() -> None:
-    class Known(SearchSelfPlay):
+    class Tasks(SearchSelfPlay):
         def recall(self, group: Group) -> dict[str, Any]:
             del group
             tasks = [vars(Task(f"t {share}", f"{share}?", "riddles", None)) for share in (0.2, 0.4, 1.0)]
@@ -150,7 +151,7 @@ def test_questions_that_are_too_easy_come_last() -> None:
 
     def questions_up_to(at_most: float) -> set[str]:
         contexts: list[str] = []
-        solve(Known(reuse_at_most=at_most), asks("new?", contexts, valid=False), tasks=12, group_size=1)
+        solve(Tasks(reuse_at_most=at_most), asks("new?", contexts, valid=False), tasks=12, group_size=1)
         solvers = [context for context in contexts if "What is known" not in context]
         return {text for text in ("0.2?", "0.4?", "1.0?") for context in solvers if text in context}
 
@@ -176,16 +177,16 @@ def test_the_checker_context_includes_documents_of_other_tasks(tmp_path: Path) -
             episode.step = step_  # type: ignore[method-assign]
             return episode
 
-    seen: list[list[str]] = [[], []]
+    recorded: list[list[str]] = [[], []]
     with arl.Store.open(tmp_path, sync="never") as store:
         for place in range(2):
-            recorder = RecordingEngine(script(asks("what?", seen[place])))
+            recorder = RecordingEngine(script(asks("what?", recorded[place])))
             recipe = recipes.SSP.replace(rollout=SearchSelfPlay(noise=2))
             collect = arl.Collector(recorder, Saying(), recipe, store=store, task_pool=4, seed=3)
             batch = collect(tasks=4, group_size=1)
             assert check_sampled(batch, recorder) > 0
             collect.end_iteration(batch, {})
-    checks = [[context for context in contexts if "What is known" in context] for contexts in seen]
+    checks = [[context for context in contexts if "What is known" in context] for contexts in recorded]
     assert [context.count("about train") for context in checks[0]] == [1, 1, 1, 1], "nothing was read before"
     # Each has its own, and two of the three others of the last iteration.
     for context in checks[1]:
@@ -193,4 +194,4 @@ def test_the_checker_context_includes_documents_of_other_tasks(tmp_path: Path) -
         assert len(documents) == 3
         assert context.count("about train") == 3
     order = [[int(part[0]) for part in context.split("about train ")[1:]] for context in checks[1]]
-    assert any(one != sorted(one) for one in order), "in an order by chance"
+    assert any(numbers != sorted(numbers) for numbers in order), "in an order by chance"

@@ -18,9 +18,9 @@ def test_evidence_fades_at_two_speeds() -> None:
     state = track.next(track.initial_state(), story.visits(0, {2: [1.0, 0.0] * 4}))
     state = track.next(state, story.visits(3, {2: [1.0] * 8}))
     alpha, beta = track.evidence(state, story.candidates([2, 9], 5))
-    kept = 0.5 * 4 * 0.99**2
-    np.testing.assert_allclose(alpha, [1 + 0.99 * (kept + 8), 1.0])
-    np.testing.assert_allclose(beta, [1 + 0.99 * kept, 1.0])
+    remaining = 0.5 * 4 * 0.99**2
+    np.testing.assert_allclose(alpha, [1 + 0.99 * (remaining + 8), 1.0])
+    np.testing.assert_allclose(beta, [1 + 0.99 * remaining, 1.0])
 
 
 def test_the_most_informative_draws_are_chosen() -> None:

@@ -142,8 +142,8 @@ def agree(policy: Loss, case: Case, expected: object, tolerance: float = 1e-11) 
         results.append((value.detach(), gradients))
     (value, gradients), (expected_value, expected_gradients) = results
     torch.testing.assert_close(value, expected_value, rtol=tolerance, atol=tolerance)
-    for gradient, right in zip(gradients, expected_gradients, strict=True):
-        torch.testing.assert_close(gradient, right, rtol=tolerance, atol=tolerance)
+    for actual, right in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(actual, right, rtol=tolerance, atol=tolerance)
     assert any(gradient.abs().max() > 1e-6 for gradient in expected_gradients), "the transcription has no gradient"
     return expected_gradients[0]
 
