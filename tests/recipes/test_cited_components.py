@@ -59,13 +59,13 @@ def names_in(value: Any, visited: set[int]) -> Iterator[str]:
 
 def citations() -> set[tuple[str, str]]:
     """Return the classes of the phases that cite a paper, with its number."""
-    found = set()
+    result = set()
     for phase in PHASES:
         for path in (PACKAGE / phase).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    found |= {(node.name, number) for number in CITED.findall(ast.get_docstring(node) or "")}
-    return found
+                    result |= {(node.name, number) for number in CITED.findall(ast.get_docstring(node) or "")}
+    return result
 
 
 @pytest.mark.filterwarnings("ignore")  # other packages emit warnings when they are imported

@@ -53,7 +53,8 @@ def test_spark_derives_tasks_from_the_outcomes_of_rollouts() -> None:
         rewards = [reward for reward, new in zip(run.fact("reward"), run.fact("recycled"), strict=True) if new]
         names = dict.fromkeys(row.prompt for row in derived)
         return [
-            (name, [reward for row, reward in zip(derived, rewards, strict=True) if row.prompt == name]) for name in names
+            (name, [reward for row, reward in zip(derived, rewards, strict=True) if row.prompt == name])
+            for name in names
         ], run
 
     # All right: one is judged, and yes is right; there is no reflection.

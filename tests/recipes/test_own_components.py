@@ -101,9 +101,7 @@ def rollouts(iteration: int, scores: list[float]) -> Batch:
 
 
 def test_toml_leads_to_anybodys_components(components: object) -> None:
-    recipe = Recipe(
-        name="mine", advantage=components.Centred(coefficient=0.5), loss=components.Halved(kl=loss.KL(0.1))
-    )
+    recipe = Recipe(name="mine", advantage=components.Centred(coefficient=0.5), loss=components.Halved(kl=loss.KL(0.1)))
     recipe.check()
     text = recipe.to_toml()
     assert 'component = "my_components:Centred"' in text

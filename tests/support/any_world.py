@@ -148,13 +148,13 @@ class AnyWorld:
 
 def _texts(component: Component) -> list[str]:
     """Return the texts among the options of a component and of nested components; column names are among them."""
-    found: list[str] = []
+    texts: list[str] = []
     for value in vars(component).values():
         if isinstance(value, Component):
-            found += _texts(value)
+            texts += _texts(value)
         elif isinstance(value, str) and value != "domain":
-            found.append(value)
-    return found
+            texts.append(value)
+    return texts
 
 
 SAYINGS = ("look", "<bad>", WRONG, RIGHT, RIGHT, "see", WRONG, "go")

@@ -30,11 +30,11 @@ def places(batch: Batch) -> NDArray[np.int64]:
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
 
 
-def by_place(rollouts: Rollouts, found: tuple[Tensor, list[Tensor]]) -> tuple[Tensor, list[Tensor]]:
+def by_place(rollouts: Rollouts, value_and_gradients: tuple[Tensor, list[Tensor]]) -> tuple[Tensor, list[Tensor]]:
     """Sum gradients over the branches of each token, as the gradient of a model does."""
     rows = torch.from_numpy(places(rollouts.batch))
-    summed = [torch.zeros_like(gradient).index_add(0, rows, gradient) for gradient in found[1]]
-    return found[0], summed
+    summed = [torch.zeros_like(gradient).index_add(0, rows, gradient) for gradient in value_and_gradients[1]]
+    return value_and_gradients[0], summed
 
 
 def agree_on_branches(rollouts: Rollouts) -> None:

@@ -22,15 +22,15 @@ _STRICT = {"allowUnsafeEvalBlockedByCSP": False}
 
 def program() -> str | None:
     """Return the path of this machine's browser; None if there is none."""
-    return next((found for name in PROGRAMS if (found := shutil.which(name))), None)
+    return next((path for name in PROGRAMS if (path := shutil.which(name))), None)
 
 
 class Browser:
     """One page of a browser without a window. Errors of the page are kept in `errors`."""
 
     def __init__(self, width: int = 1440, height: int = 900) -> None:
-        found = program()
-        assert found is not None, "no Chromium: make browser"
+        browser = program()
+        assert browser is not None, "no Chromium: make browser"
         self._profile = tempfile.mkdtemp()
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
@@ -49,7 +49,7 @@ class Browser:
                 os.dup2(end, number)
 
         self._process = subprocess.Popen(
-            [found, *options, f"--user-data-dir={self._profile}", f"--window-size={width},{height}", "about:blank"],
+            [browser, *options, f"--user-data-dir={self._profile}", f"--window-size={width},{height}", "about:blank"],
             preexec_fn=pipes,  # noqa: PLW1509  # which only renames its own pipes
             close_fds=False,
             stdout=subprocess.DEVNULL,

@@ -105,13 +105,13 @@ class Run:
     def options(self, expect: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the values at these places of the recipe in the open iteration."""
         now = self.recipe.at(self.collect.iteration, self.collect._now().components)
-        found = {}
+        options = {}
         for place in expect:
             value: Any = now
             for part in place.split("."):
                 value = value[int(part)] if isinstance(value, tuple) else getattr(value, part)
-            found[f"option.{place}"] = np.array([float(value)])
-        return found
+            options[f"option.{place}"] = np.array([float(value)])
+        return options
 
     def close(self, batch: Batch, iteration: Mapping[str, Any]) -> None:
         """End the iteration with its metrics."""

@@ -195,7 +195,7 @@ def run(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: i
     """Return the numbers that the recipe computes for each iteration, by name; each seed shuffles the draws."""
     if case.pool:
         return _collected(case, recipe, layout, seed)
-    found, state = [], {}
+    results, state = [], {}
     for place, iteration in enumerate(case.iterations):
         batch = rollouts(iteration["members"], iteration.get("number", place)).with_state(pack_state(state))
         for level, columns in iteration.get("columns", {}).items():
@@ -204,9 +204,9 @@ def run(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: i
         batch = _numbered(batch, seed)
         if iteration.get("stage", "update") == "update" and (recipe.advantage or recipe.weight):
             batch = recipe.credit(batch)
-        found.append(_numbers(batch, recipe, iteration, layout))
+        results.append(_numbers(batch, recipe, iteration, layout))
         state = recipe.next_states(state, IterationRecord.of(batch, iteration.get("metrics", {})))
-    return found
+    return results
 
 
 def _numbered(batch: Batch, seed: int) -> Batch:
@@ -220,7 +220,7 @@ def _numbered(batch: Batch, seed: int) -> Batch:
 
 def _collected(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: int) -> list[Numbers]:
     """Return the same numbers for a case that a collector runs."""
-    found = []
+    results = []
     with running(recipe, case.pool) as run_:
         for iteration in case.iterations:
             options = run_.options(iteration["expect"].get("option", {}))
@@ -231,24 +231,24 @@ def _collected(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], 
             shuffled = _numbered(batch, seed)
             if recipe.advantage or recipe.weight:
                 batch, shuffled = recipe.credit(batch), recipe.credit(shuffled)
-            found.append(options | _numbers(shuffled, recipe, iteration, layout))
+            results.append(options | _numbers(shuffled, recipe, iteration, layout))
             run_.close(batch, iteration)
-    return found
+    return results
 
 
 def _numbers(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: Any) -> Numbers:
     """Return the numbers that an iteration of a case names."""
     names = [name for name, _ in _flat(iteration["expect"])]
-    found: Numbers = {}
+    numbers: Numbers = {}
     for name in names:
         level, _, column = name.partition(".")
         if level in LEVELS:
             values = batch.column(column, level)
-            found[name] = np.empty(len(values))
-            found[name][batch.column(f"case_{level}", level).astype(np.int64)] = values
+            numbers[name] = np.empty(len(values))
+            numbers[name][batch.column(f"case_{level}", level).astype(np.int64)] = values
     if any(name.split(".")[0] in ("loss", "gradient") for name in names):
-        found |= _loss(batch, recipe, iteration, layout)
-    return found
+        numbers |= _loss(batch, recipe, iteration, layout)
+    return numbers
 
 
 def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: Any) -> Numbers:
@@ -265,7 +265,7 @@ def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: An
     by_row = np.argsort(rows)
     _, first, same = np.unique(stored[:, by_row], axis=1, return_index=True, return_inverse=True)
     shared = first[same.reshape(-1)]  # the row, in the case's order, of the first token that shares this one's storage
-    found: Numbers = {}
+    numbers: Numbers = {}
     stage = iteration.get("stage", "update")
     several = len(recipe.losses(stage)) > 1
     for update in recipe.updates(batch, stage=stage, models=_moved(recipe)):
@@ -278,12 +278,12 @@ def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: An
             output = PackOutput(**{name: leaf[pack.token] for name, leaf in leaves.items()})
             value = value + update.loss(output, pack)
         name = f"loss.{update.model}" if several else "loss"
-        found[name] = found.get(name, 0.0) + value.detach().reshape(1).numpy()
+        numbers[name] = numbers.get(name, 0.0) + value.detach().reshape(1).numpy()
         gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
         for name, gradient in zip(leaves, gradients, strict=True):
             key = f"gradient.{name}" if update.model == "policy" else f"gradient.{update.model}.{name}"
-            np.add.at(found.setdefault(key, np.zeros(gradient.shape)), shared[rows], gradient.numpy())
-    return found
+            np.add.at(numbers.setdefault(key, np.zeros(gradient.shape)), shared[rows], gradient.numpy())
+    return numbers
 
 
 def _moved(recipe: Recipe) -> dict[str, torch.nn.Module]:

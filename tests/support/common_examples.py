@@ -54,11 +54,11 @@ def advantages(recipe: Recipe, *groups: Sequence[float], **member: Any) -> list[
         for reward in np.atleast_1d(rewards)
     ]
     tokens = {"reference_logprob": [-1.0] * len(members), "entropy": [0.0] * len(members)}
-    found = computed(recipe, ["token.advantage"], members=members, columns={"token": tokens})["token.advantage"]
+    values = computed(recipe, ["token.advantage"], members=members, columns={"token": tokens})["token.advantage"]
     unscored = np.array(["reward" not in each for each in members])
-    assert not found[unscored].any()
+    assert not values[unscored].any()
     bounds = np.cumsum([np.size(rewards) for rewards in groups])[:-1]
-    return np.split(np.where(unscored, np.nan, found), bounds)
+    return np.split(np.where(unscored, np.nan, values), bounds)
 
 
 def path_of(mask: Value) -> str:
@@ -151,13 +151,13 @@ def pairs(
 def ratios_of_one_token(losses: Recipe, example: Example) -> Found:
     """Return the loss of one token, and minus its derivative by the log-prob, for each ratio `u` and advantage `A`."""
     old = np.full(1, -1.0)
-    found = [
+    results = [
         single_tokens(losses, old, old + np.log(ratio), np.array([advantage]))
         for ratio, advantage in zip(example.values["u"], example.values["A"], strict=True)
     ]
     return {
-        "loss": np.concatenate([each["loss"] for each in found]),
-        "minus_derivative_by_log_pi": -np.concatenate([each["gradient.logprob"] for each in found]),
+        "loss": np.concatenate([each["loss"] for each in results]),
+        "minus_derivative_by_log_pi": -np.concatenate([each["gradient.logprob"] for each in results]),
     }
 
 
@@ -207,8 +207,8 @@ class CommonExamples:
         }
         for name in but:
             del adapters[name]
-        found = [name for name in adapters if name in examples.all_names]
-        for name in found:
+        names = [name for name in adapters if name in examples.all_names]
+        for name in names:
             examples.by(name)(adapters[name])
 
     def _groups(self, example: Example) -> Found:
@@ -232,13 +232,13 @@ class CommonExamples:
             {"path": path_of(mask), "reward": reward} for mask, reward in zip(masks, values["A"].tolist(), strict=True)
         ]
         count = int(sum(map(np.sum, masks)))
-        found = computed(
+        result = computed(
             losses or self._losses,
             ["loss", "gradient.logprob"],
             members=members,
             columns={"token": {"reference_logprob": [-1.0] * count}},
         )
-        one, other = np.split(found["gradient.logprob"], [int(masks[0].sum())])
+        one, other = np.split(result["gradient.logprob"], [int(masks[0].sum())])
         weights = [-one / values["A"][0], -other / values["A"][1]]
         for weight in weights:
             np.testing.assert_allclose(weight, weight[0], rtol=1e-6)
@@ -246,7 +246,7 @@ class CommonExamples:
         if "token_weight" in example.expect:  # one number for all tokens
             np.testing.assert_allclose(*firsts.values(), rtol=1e-6)
             firsts = {"token_weight": weights[0][:1]}
-        return {"loss": found["loss"], **firsts}
+        return {"loss": result["loss"], **firsts}
 
     def off_policy(self, example: Example, losses: Recipe | None = None) -> Found:
         """Compute the loss of tokens with other log-probs, and the objective of each.
@@ -275,7 +275,7 @@ class CommonExamples:
         base = 0.0 if "old" in values else old
         moved = single_tokens(losses, old, base + second, values["A"])
         losses_of = {"first": single_tokens(losses, old, base + first, values["A"])["loss"], "second": moved["loss"]}
-        found = {f"{name}{end}": loss for name, loss in losses_of.items() for end in ("", "_loss")}
+        result = {f"{name}{end}": loss for name, loss in losses_of.items() for end in ("", "_loss")}
         moves = np.abs(moved["gradient.logprob"]) > 1e-7  # the reference is stored in 32 bits
-        found |= {"second_has_gradient": moves, "has_gradient": moves, "loss": moved["loss"]}
-        return {name: value for name, value in found.items() if name in example.expect}
+        result |= {"second_has_gradient": moves, "has_gradient": moves, "loss": moved["loss"]}
+        return {name: value for name, value in result.items() if name in example.expect}

@@ -100,7 +100,7 @@ def masked(name, tokenizer, chat):
             message["content"] = [{"type": "text", "text": message["content"]}]
         for each in message.get("tool_calls", ()):
             each["function"]["arguments"] = json.loads(each["function"]["arguments"])
-    found = tokenizer.apply_chat_template(
+    rendered = tokenizer.apply_chat_template(
         messages,
         tools=tools_of(chat),
         chat_template=(FOLDER / f"{name}{TRAINING}.jinja").read_text(encoding="utf-8"),
@@ -109,7 +109,7 @@ def masked(name, tokenizer, chat):
         return_assistant_tokens_mask=True,
     )
     texts, run = [], []
-    for token, covered in zip([*found["input_ids"], 0], [*found["assistant_masks"], 0], strict=True):
+    for token, covered in zip([*rendered["input_ids"], 0], [*rendered["assistant_masks"], 0], strict=True):
         if covered:
             run.append(token)
         elif run:
@@ -120,7 +120,7 @@ def masked(name, tokenizer, chat):
 
 def sampled(name, texts):
     """Return the parts of some texts that a model would sample, without surrounding spaces."""
-    found = []
+    result = []
     for each in texts:
         text = each.strip()
         for header in HEADERS:
@@ -130,8 +130,8 @@ def sampled(name, texts):
             text = text.removeprefix(thought)
         for end in of_family(name, ENDS):
             text = text.removesuffix(end)
-        found.append(text.strip())
-    return found
+        result.append(text.strip())
+    return result
 
 
 def table():

@@ -110,8 +110,8 @@ def versions(batch: arl.Batch) -> NDArray[np.int64]:
     """Return the policy version that sampled each action token."""
     nodes = pl.DataFrame(batch.nodes)
     of_stored = np.repeat(nodes["policy_version"].fill_null(-1).to_numpy(), nodes["tokens"].list.len().to_numpy())
-    found: NDArray[np.int64] = of_stored[batch.column("node_token", "token")]
-    return found
+    token_versions: NDArray[np.int64] = of_stored[batch.column("node_token", "token")]
+    return token_versions
 
 
 def apart(batch: arl.Batch) -> float:

@@ -211,28 +211,28 @@ def evaluations(run: Path) -> dict[int, set[float]]:
         return {}
     with Store.open(run / "evaluations", read_only=True) as store:
         states = [json.loads(text) for text in pl.DataFrame(store.write_log)["state"].drop_nulls()]
-    found: dict[int, set[float]] = {}
+    rates: dict[int, set[float]] = {}
     for state in states:
-        found.setdefault(state["iteration"], set()).add(state["success"])
-    return found
+        rates.setdefault(state["iteration"], set()).add(state["success"])
+    return rates
 
 
 def outcome(folder: Path) -> dict[str, Any]:
     """Return everything that a run stores, except times."""
     run = folder / "run"
-    found: dict[str, Any] = {**rows(run), "evaluations": evaluations(run), "verify": []}
+    result: dict[str, Any] = {**rows(run), "evaluations": evaluations(run), "verify": []}
     for path in (run, run / "evaluations"):
         if path.exists():
             with Store.open(path) as store:
-                found["verify"] += store.verify()
+                result["verify"] += store.verify()
     if (run / "checkpoints").exists():
         (checkpoint,) = (run / "checkpoints").iterdir()
         weights = torch.load(checkpoint, weights_only=True)["models"]["policy"]
-        found["weights"] = {name: value.double().sum().item() for name, value in weights.items()}
+        result["weights"] = {name: value.double().sum().item() for name, value in weights.items()}
         summary = json.loads((run / "summary.json").read_text())
-        found["summary"] = {name: value for name, value in summary.items() if name != "seconds"}
-        found["files"] = sorted(path.name for path in run.iterdir())
-    return found
+        result["summary"] = {name: value for name, value in summary.items() if name != "seconds"}
+        result["files"] = sorted(path.name for path in run.iterdir())
+    return result
 
 
 def spawned(what: str, folder: Path, kind: str, at: int) -> int:
@@ -294,8 +294,8 @@ def main(root: Path, kind: str, which: str) -> None:
     for at in chosen(places, which):
         folder = root / str(at)
         place = ended(folder, kind, at)[-1]
-        found = pickle.loads((folder / "outcome").read_bytes())
-        wrong = [name for name, value in expected.items() if found[name] != value]
+        outcome = pickle.loads((folder / "outcome").read_bytes())
+        wrong = [name for name, value in expected.items() if outcome[name] != value]
         if (folder / "complaint").exists():
             wrong.append((folder / "complaint").read_text())
         sys.stdout.write(json.dumps({"place": place, "wrong": wrong}) + "\n")

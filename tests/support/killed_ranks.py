@@ -87,8 +87,8 @@ def train_ddp(folder: Path, iterations: int) -> None:
 
 
 def saved_ddp(checkpoint: Path) -> dict[str, Any]:
-    found: dict[str, Any] = torch.load(checkpoint, weights_only=True)
-    return {"weights": found["models"], "moments": found["optimizers"]}
+    state: dict[str, Any] = torch.load(checkpoint, weights_only=True)
+    return {"weights": state["models"], "moments": state["optimizers"]}
 
 
 @dataclass(frozen=True)
@@ -222,22 +222,22 @@ def launch(
 def outcome(which: Loop, folder: Path, target: Path) -> None:
     """Write the outcome of a run to a file: rows, batches, metrics, parameters and moments of the optimizer."""
     run = folder / "run"
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     with Store.open(run) as store:
         for name in TABLES:
-            found[name] = pl.DataFrame(getattr(store, name)).drop("created_us", strict=False).rows()
-        found["advantages"] = [
+            result[name] = pl.DataFrame(getattr(store, name)).drop("created_us", strict=False).rows()
+        result["advantages"] = [
             store.batch(iteration).column("advantage", "token").tobytes() for iteration in range(ITERATIONS)
         ]
-        found["metrics"] = pl.DataFrame(store.metrics).filter(~pl.col("name").str.contains("second|time")).rows()
-        found["iteration"], checkpoint = store.iteration, store.state["checkpoint"]
-        found["verify"] = store.verify()
+        result["metrics"] = pl.DataFrame(store.metrics).filter(~pl.col("name").str.contains("second|time")).rows()
+        result["iteration"], checkpoint = store.iteration, store.state["checkpoint"]
+        result["verify"] = store.verify()
     saved = which.saved(run / checkpoint)
-    found |= {
+    result |= {
         part: {name: value.numpy().tobytes() for name, value in flat(saved[part]).items()}
         for part in ("weights", "moments")
     }
-    target.write_bytes(pickle.dumps(found))
+    target.write_bytes(pickle.dumps(result))
 
 
 def flat(tree: Any, prefix: str = "") -> dict[str, torch.Tensor]:
@@ -287,8 +287,8 @@ def main(root: Path, which: Loop, cases: list[str]) -> None:
         shutil.rmtree(folder)
 
 
-def report(place: str, expected: dict[str, Any], found: dict[str, Any]) -> None:
-    wrong = [name for name, value in expected.items() if found[name] != value]
+def report(place: str, expected: dict[str, Any], actual: dict[str, Any]) -> None:
+    wrong = [name for name, value in expected.items() if actual[name] != value]
     sys.stdout.write(json.dumps({"place": place, "wrong": wrong}) + "\n")
     sys.stdout.flush()
 

@@ -90,8 +90,8 @@ def helping(order):
 
         main = [{"role": "system", "content": "you lead"}, user(task.question)]
         plan = await ask(main)
-        found = await asyncio.gather(*(helped(name) for name in ("ann", "ben")))
-        await ask([*main, plan, user(" ".join(found))])
+        replies = await asyncio.gather(*(helped(name) for name in ("ann", "ben")))
+        await ask([*main, plan, user(" ".join(replies))])
         return 0.5
 
     return run

@@ -24,7 +24,7 @@ def shows(client: str, *features: str) -> Callable[[Test], Test]:
     return lambda test: test
 
 
-def found() -> dict[str, dict[str, list[str]]]:
+def features_by_client() -> dict[str, dict[str, list[str]]]:
     """Return for each client the tests that show a feature, from the source of the tests."""
     clients: dict[str, dict[str, list[str]]] = {}
     for path in sorted((ROOT / "tests" / "agents").glob("test_*.py")):
@@ -39,7 +39,7 @@ def found() -> dict[str, dict[str, list[str]]]:
 
 def table() -> str:
     """Return the table as Markdown."""
-    clients = found()
+    clients = features_by_client()
     unknown = {feature for features in clients.values() for feature in features} - set(FEATURES)
     assert not unknown, f"no feature of the table: {unknown}"
     lines = [f"| client | {' | '.join(FEATURES)} |", "|---|" + ":-:|" * len(FEATURES)]

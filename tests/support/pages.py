@@ -15,9 +15,9 @@ def text_of(page: str) -> str:
 
 def blocks(page: str, language: str = "python") -> list[str]:
     """Return the code blocks of a page in a language."""
-    found = re.findall(rf"^```{language}\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
-    assert found, f"{page} has no block in {language}"
-    return found
+    code_blocks = re.findall(rf"^```{language}\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
+    assert code_blocks, f"{page} has no block in {language}"
+    return code_blocks
 
 
 def block(page: str, language: str, index: int = 0) -> str:

@@ -270,8 +270,8 @@ def step(recipe: Recipe, batch: arl.Batch) -> int:
     ):
         batch = arl.annotate(batch, name, policy, max_tokens=65536)
     if batch.has("recomputed_logprob", "token"):  # as if the speaker was the policy, so that no ratio is far from 1
-        sampled, found = (batch.column(name, "token") for name in ("behaviour_logprob", "recomputed_logprob"))
-        batch = batch.with_columns("token", recomputed_logprob=np.where(np.isnan(sampled), found, sampled))
+        sampled, recomputed = (batch.column(name, "token") for name in ("behaviour_logprob", "recomputed_logprob"))
+        batch = batch.with_columns("token", recomputed_logprob=np.where(np.isnan(sampled), recomputed, sampled))
     updates = recipe.updates(recipe.credit(batch))
     for update in updates:
         for pack in update.pack(max_tokens=65536):

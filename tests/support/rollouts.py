@@ -195,9 +195,9 @@ def counted(batch: Batch) -> list[bool]:
 def means(batch: Batch, name: str, level: str) -> list[float | None]:
     """Return the mean of a token column over the trained tokens of each valid step or draw; None if it has none."""
     values = batch.column(name, "token").astype(float)
-    found: list[float | None] = []
+    result: list[float | None] = []
     for draw in plain(batch):
         for part in [draw] if level == "draw" else draw.steps:
             rows = [token.row for token in part.tokens if token.trained and draw.valid]
-            found.append(float(np.mean(values[rows])) if rows else None)
-    return found
+            result.append(float(np.mean(values[rows])) if rows else None)
+    return result

@@ -177,15 +177,15 @@ def imitated(store: arl.Store, iterations: int, *, closed: bool) -> None:
 
 def outcome(store: arl.Store, iteration: int) -> dict[str, Any]:
     """Return the rows of an iteration, and its final state."""
-    found = pl.DataFrame(store.trajectories).filter(iteration=iteration)
-    groups = set(found["group_id"].to_list())
+    trajectories = pl.DataFrame(store.trajectories).filter(iteration=iteration)
+    groups = set(trajectories["group_id"].to_list())
     rows = {}
     for name, columns in TABLES.items():
         table = pl.DataFrame(getattr(store, name))
         if name == "nodes":
             table = table.filter(pl.col("group_id").is_in(list(groups)))
         elif name == "steps":
-            table = table.filter(pl.col("trajectory_id").is_in(found["trajectory_id"].implode()))
+            table = table.filter(pl.col("trajectory_id").is_in(trajectories["trajectory_id"].implode()))
         else:
             table = table.filter(iteration=iteration)
         rows[name] = json.loads(table.select(columns).write_json())

@@ -65,8 +65,8 @@ def check_sampled(batch: arl.Batch, *engines: RecordingEngine) -> int:
         sampled += [True] * count
     stored = batch.column("node_token", "token")
     trained = batch.column("trainable", "token").astype(bool)
-    found = batch.column("behaviour_logprob", "token") if any(sampled) else np.full(len(stored), np.nan)
-    np.testing.assert_array_equal(found, np.array(logprobs, np.float32)[stored])
+    behaviour = batch.column("behaviour_logprob", "token") if any(sampled) else np.full(len(stored), np.nan)
+    np.testing.assert_array_equal(behaviour, np.array(logprobs, np.float32)[stored])
     masked = nodes.filter((pl.col("kind") == ACTION) & pl.col("trainable").is_not_null())
     assert all(seed is None for seed in masked["seed"])
     return int((trained & np.array(sampled, np.bool_)[stored]).sum())

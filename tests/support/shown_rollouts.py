@@ -89,7 +89,7 @@ def node_paths(batch: arl.Batch) -> Iterator[list[dict[str, Any]]]:
 
 def rows_of(batch: arl.Batch) -> list[Row]:
     """Return the draws of a batch; no node is cut."""
-    found = []
+    rows = []
     for path in node_paths(batch):
         row = Row([], [], [])
         for node in path:
@@ -97,8 +97,8 @@ def rows_of(batch: arl.Batch) -> list[Row]:
                 row.actions.extend(range(len(row.tokens), len(row.tokens) + len(node["tokens"])))
             row.tokens.extend(node["tokens"])
             row.images.extend(map(batch.blob, node["blobs"] or []))
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def plain_logits(model: Any, processor: Any, tokens: list[int], contents: list[bytes]) -> Tensor:
@@ -126,11 +126,11 @@ def plain_logprobs(model: Any, processor: Any, batch: arl.Batch) -> tuple[Tensor
     scales = np.split(
         np.asarray(batch.column("inverse_temperature", "token")), batch.offsets("token")[batch.offsets("step")][1:-1]
     )
-    found = []
+    results = []
     for row, scale in zip(rows_of(batch), scales, strict=True):
         logits = plain_logits(model, processor, row.tokens, row.images)[[place - 1 for place in row.actions]]
         logprobs = (logits * torch.tensor(scale, dtype=logits.dtype)[:, None]).log_softmax(-1)
         targets = torch.tensor([[row.tokens[place]] for place in row.actions])
         entropy = -(logprobs.exp() * logprobs.clamp(min=-1e3)).sum(-1)
-        found.append(torch.stack([logprobs.gather(1, targets).squeeze(1), entropy]))
-    return tuple(torch.cat(found, dim=1))  # type: ignore[return-value]
+        results.append(torch.stack([logprobs.gather(1, targets).squeeze(1), entropy]))
+    return tuple(torch.cat(results, dim=1))  # type: ignore[return-value]

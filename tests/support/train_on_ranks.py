@@ -96,8 +96,8 @@ def wrapped(model: Any, way: str, options: Sequence[str] = ()) -> Any:
     if way == "fsdp1":
         return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
     if way.startswith("fsdp2"):
-        found = meshes()
-        mesh = {"fsdp2-hybrid": found, "fsdp2-alone": found["alone"]}.get(way, found["all"])
+        device_meshes = meshes()
+        mesh = {"fsdp2-hybrid": device_meshes, "fsdp2-alone": device_meshes["alone"]}.get(way, device_meshes["all"])
         sharding: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": way != "fsdp2-kept"}
         if "rounded" in options:
             kinds = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32, "output_dtype": torch.float32}
@@ -214,7 +214,7 @@ def train(way: str, algorithm: str, options: list[str], clipped_at: float | None
     if batch is not None:
         batch = recipe.credit(batch)
     reductions = Reductions(models["policy"]) if "counted" in options else None
-    found: dict[str, Any] = {"steps": [], "norms": []}
+    result: dict[str, Any] = {"steps": [], "norms": []}
     for _ in range(STEPS // recipe.minibatches):
         updates = recipe.updates(batch, models=models, draw_losses="recorded" in options, group=group)
         for update in updates:
@@ -229,16 +229,16 @@ def train(way: str, algorithm: str, options: list[str], clipped_at: float | None
                 for parameter in model.parameters():
                     dist.all_reduce(parameter.grad)
             clipped_at = clipped_at or 0.75 * clip(model, math.inf)
-            found["norms"].append(clip(model, clipped_at))
-            found["steps"].append(update.step(optimizers[update.model]))
+            result["norms"].append(clip(model, clipped_at))
+            result["steps"].append(update.step(optimizers[update.model]))
         recipe.run_hooks(updates)
     if batch is not None:  # no other rank requests them
-        found["metrics"] = updates.metrics
+        result["metrics"] = updates.metrics
         if "recorded" in options:
-            found["draw_losses"] = updates.with_losses().column("loss", "draw").tolist()
+            result["draw_losses"] = updates.with_losses().column("loss", "draw").tolist()
     ended = torch.cat([parameters(each) for each in models.values()])
     return {
-        **found,
+        **result,
         "clipped_at": clipped_at,
         "parameters": ended,
         "moved": float((ended - initial).abs().max()),
@@ -469,10 +469,10 @@ def run_ranks(ranks: int, cases: list[str]) -> dict[str, Any]:
         for child in children:
             os.waitpid(child, 0)
         first, *others = [json.loads((folder / str(rank)).read_text(encoding="utf-8")) for rank in range(ranks)]
-        for case, found in first.items():
+        for case, result in first.items():
             outcomes = [each.get(case) for each in (first, *others)]
             messages = dict.fromkeys(each for each in outcomes if not isinstance(each, dict))
-            first[case] = " | ".join(map(str, messages)) or found
+            first[case] = " | ".join(map(str, messages)) or result
         return dict(first)
 
 

@@ -34,8 +34,8 @@ LARGE = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 48,
 def logits(model: nn.Module) -> torch.Tensor:
     """Return log-probs of a row."""
     with torch.no_grad():
-        found: torch.Tensor = model.eval()(input_ids=torch.arange(1, 20)[None]).logits[0]
-    return found.log_softmax(-1)
+        values: torch.Tensor = model.eval()(input_ids=torch.arange(1, 20)[None]).logits[0]
+    return values.log_softmax(-1)
 
 
 def local(model: nn.Module) -> list[torch.Tensor]:
@@ -85,9 +85,9 @@ def update(mode: str, rank: int) -> dict[str, Any]:
 def resident() -> int:
     """Return the largest memory of this process since the last call, in bytes."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
-    found = int(status.split("VmHWM:")[1].split()[0]) * 1024
+    bytes_ = int(status.split("VmHWM:")[1].split()[0]) * 1024
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
-    return found
+    return bytes_
 
 
 def measure(rank: int) -> dict[str, Any]:
