@@ -294,8 +294,8 @@ def main(root: Path, kind: str, which: str) -> None:
     for at in chosen(places, which):
         folder = root / str(at)
         place = ended(folder, kind, at)[-1]
-        outcome = pickle.loads((folder / "outcome").read_bytes())
-        wrong = [name for name, value in expected.items() if outcome[name] != value]
+        actual = pickle.loads((folder / "outcome").read_bytes())
+        wrong = [name for name, value in expected.items() if actual[name] != value]
         if (folder / "complaint").exists():
             wrong.append((folder / "complaint").read_text())
         sys.stdout.write(json.dumps({"place": place, "wrong": wrong}) + "\n")

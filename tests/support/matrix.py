@@ -19,7 +19,7 @@ Test = TypeVar("Test", bound=Callable[..., object])
 
 
 def shows(client: str, *features: str) -> Callable[[Test], Test]:
-    """Mark a test with the feature that it shows; `found` reads the mark from the source."""
+    """Mark a test with the feature that it shows; `features_by_client` reads the mark from the source."""
     assert features, f"{client}: name a feature"
     return lambda test: test
 
