@@ -57,10 +57,10 @@ class Forgetting(SmallWorld):
     """Solves its tasks in iteration 0 occasionally, and never again."""
 
     def __init__(self) -> None:
-        super().__init__(self.answer)
+        super().__init__(self.outcome)
         self.forgotten = False
 
-    def answer(self, task: Task, seed: int, actions: list[str]) -> StepResult:
+    def outcome(self, task: Task, seed: int, actions: list[str]) -> StepResult:
         del task, actions
         won = not self.forgotten and seed % 2 == 0
         return StepResult(reward=float(won), terminated=True, success=won)

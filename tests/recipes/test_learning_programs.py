@@ -78,13 +78,13 @@ def test_experiences_of_a_group_are_shown_in_the_next_iteration(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("solution", "shown"), [((RIGHT,), f"Solution: {RIGHT}\n"), ((), "Solution: not given\n")])
-def test_a_group_is_compared_with_the_solution_in_sight(solution: tuple[str, ...], line: str) -> None:
+def test_a_group_is_compared_with_the_solution_in_sight(solution: tuple[str, ...], shown: str) -> None:
     answers, is_shown = [RIGHT, WRONG], []
 
     def speak(context: str, request: Request) -> str:
         del request
         if "Sum up" in context or "What did the better" in context:
-            is_shown.append(line in context)
+            is_shown.append(shown in context)
             return "insight"
         return answers.pop() if answers else "nothing"
 

@@ -74,9 +74,9 @@ class Tools(SmallWorld):
     facts = {"tool_calls": ExtraColumn("trajectory")}  # noqa: RUF012 - as an author writes it
 
     def __init__(self) -> None:
-        super().__init__(self.answer)
+        super().__init__(self.outcome)
 
-    def answer(self, task: Task, seed: int, actions: list[str]) -> StepResult:
+    def outcome(self, task: Task, seed: int, actions: list[str]) -> StepResult:
         del task, actions
         return StepResult(reward=float(seed % 2), terminated=True, success=bool(seed % 2), facts={"tool_calls": 2.0})
 

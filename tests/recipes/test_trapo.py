@@ -100,11 +100,11 @@ class Learns(SmallWorld):
     }
 
     def __init__(self) -> None:
-        super().__init__(self.answer)
+        super().__init__(self.outcome)
         self.iteration = 0
         self.attempts = 0
 
-    def answer(self, task: Task, seed: int, actions: list[str]) -> StepResult:
+    def outcome(self, task: Task, seed: int, actions: list[str]) -> StepResult:
         del seed, actions
         number = int(task.task_id.split()[1])
         self.attempts += 1

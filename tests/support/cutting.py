@@ -40,7 +40,7 @@ class Uneven(SmallWorld):
     """Episodes of one turn, and some of several; records the seeds of its requests.
 
     Args:
-        asked: file for the seeds; None: no file.
+        request_log: file for the seeds; None: no file.
         dies: number of the request at which the process ends; 0: never.
         seconds: duration of a segment.
     """
