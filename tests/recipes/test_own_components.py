@@ -150,7 +150,7 @@ def test_two_components_of_one_class_have_separate_states(components: object) ->
         ("agentrl_core.loss:Policy", "is not a component of phase advantage"),
     ],
 )
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("components")
 def test_addresses_that_lead_nowhere(component: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         Recipe.from_dict({"name": "mine", "advantage": {"component": component}})
