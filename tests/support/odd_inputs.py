@@ -178,18 +178,18 @@ def try_odd_values(entry: EntryPoint, folders: pytest.TempPathFactory) -> None:
     )
     @given(odd_places(entry.call))
     def attempt(case: list[tuple[Place, Any]]) -> None:
-        call = dict(entry.call)
+        made = dict(entry.call)
         for path, value in case:
-            call = changed(call, path, value)
+            made = changed(made, path, value)
         try:
-            entry.run(call, folders.mktemp("odd"))
+            entry.run(made, folders.mktemp("odd"))
         except InternalError:
             raise
         except (AgentRLError, AgentRLWarning) as error:
             counts["refused"] += 1
             names_it(entry, case, str(error))
         except Exception as error:
-            error.add_note(f"odd: {odd_values_of(case)}")
+            error.add_note(f"odd: {shown(case)}")
             raise
         else:
             counts["kept"] += 1
@@ -199,7 +199,7 @@ def try_odd_values(entry: EntryPoint, folders: pytest.TempPathFactory) -> None:
     assert counts["refused"] or not entry.refuses, "no odd value was refused"
 
 
-def odd_values_of(case: Sequence[tuple[Place, Any]]) -> str:
+def shown(case: Sequence[tuple[Place, Any]]) -> str:
     """Return the odd values of a call, each with its place."""
     return "; ".join(f"{'/'.join(map(str, path))} = {value!r:.200}" for path, value in case)
 
@@ -216,7 +216,7 @@ def names_it(entry: EntryPoint, case: Sequence[tuple[Place, Any]], message: str)
     # If two lengths differ, the message may name either; if a table is incomplete, the object that it describes.
     names |= {"recipe", "component"} if entry.last and any(isinstance(each, Mapping) for _, each in case) else set()
     names |= set() if entry.last else set(entry.call)
-    described = f"{message} (odd: {odd_values_of(case)})"
+    described = f"{message} (odd: {shown(case)})"
     assert any(name in message for name in names | inner), f"the message names none of {sorted(names)}: {described}"
     assert len(message) < 1500, described
 
