@@ -14,7 +14,17 @@ import httpx
 import openai
 import polars as pl
 import pytest
-from loop_agents import TASKS, TOKENIZER, Client, Heard, collected, collector, said, tool_user, user
+from loop_agents import (
+    TASKS,
+    TOKENIZER,
+    Client,
+    RecordingEngine,
+    collected,
+    collector,
+    scripted_answer,
+    tool_user,
+    user,
+)
 from matrix import shows
 
 import agentrl_core as arl
@@ -38,14 +48,14 @@ def right_or_wrong(request):
 
 
 def test_an_agent_with_a_tool_is_trained_on_its_sampled_tokens() -> None:
-    model = Heard(said)
+    model = RecordingEngine(scripted_answer)
     batch = collected(tool_user, tasks=4, group_size=2, model=model)
     assert batch.num_draws == 8
     assert batch.column("reward", "draw").tolist() == [1.0] * 8
     assert batch.column("success", "draw").all()
-    sampled = [token for _, segment in model.heard for token in segment.tokens.tolist()]
+    sampled = [token for _, segment in model.exchanges for token in segment.tokens.tolist()]
     assert sorted(batch.column("token", "token").tolist()) == sorted(sampled)
-    second = [prompt for prompt, _ in model.heard if "<tool_response>" in prompt]
+    second = [prompt for prompt, _ in model.exchanges if "<tool_response>" in prompt]
     assert len(second) == 8
     for prompt in second:
         assert '"calculate"' in prompt.partition("<|im_start|>user")[0], "tools are shown as the template shows them"
@@ -62,7 +72,7 @@ def test_recipes_compute_advantages_of_agent_rollouts(recipe) -> None:
         second = await ask([user(task.question), first, user("sure?")])
         return float(second["content"] == task.payload)
 
-    batch = collected(run, tasks=1, group_size=8, recipe=recipe, says=right_or_wrong)
+    batch = collected(run, tasks=1, group_size=8, recipe=recipe, speaker=right_or_wrong)
     credited = recipe.credit(batch)
     advantages = credited.column("advantage", "token")
     rewards = batch.column("reward", "draw")
@@ -75,7 +85,7 @@ def test_recipes_compute_advantages_of_agent_rollouts(recipe) -> None:
 @shows("anthropic SDK", "in a loop")
 @pytest.mark.parametrize("speak", ["chat", "responses", "messages"])
 def test_real_clients_inside_a_loop(speak) -> None:
-    model = Heard(lambda tokens: f"answer {len(tokens)}")
+    model = RecordingEngine(lambda tokens: f"answer {len(tokens)}")
 
     async def asked(client, messages):
         if speak == "chat":
@@ -97,9 +107,9 @@ def test_real_clients_inside_a_loop(speak) -> None:
 
     batch = collected(run, group_size=1, model=model)
     assert batch.num_draws == 1
-    first, second = model.heard
+    first, second = model.exchanges
     assert second[0].startswith(first[0] + TOKENIZER.decode(first[1].tokens, skip_special_tokens=False))
-    sampled = [token for _, segment in model.heard for token in segment.tokens.tolist()]
+    sampled = [token for _, segment in model.exchanges for token in segment.tokens.tolist()]
     assert batch.column("token", "token").tolist() == sampled
 
 
@@ -128,7 +138,7 @@ def test_the_openai_agents_sdk_inside_a_loop() -> None:
 
 @shows("an agent that compacts (openai SDK)", "in a loop")
 def test_a_compacted_history_is_trained_as_a_separate_sequence() -> None:
-    model = Heard(["a long story", "the end"] * 2)
+    model = RecordingEngine(["a long story", "the end"] * 2)
 
     async def run(_, base_url, api_key):
         ask = Client(base_url, api_key)
@@ -139,10 +149,10 @@ def test_a_compacted_history_is_trained_as_a_separate_sequence() -> None:
 
     batch = collected(run, group_size=2, model=model)
     assert batch.num_draws == 2, "a history that was summed up goes on in the same lane"
-    prompts = [prompt for prompt, _ in model.heard if "so far" in prompt]
+    prompts = [prompt for prompt, _ in model.exchanges if "so far" in prompt]
     assert len(prompts) == 2
     assert not any("a long story" in prompt for prompt in prompts)
-    assert batch.column("token", "token").size == sum(len(segment.tokens) for _, segment in model.heard)
+    assert batch.column("token", "token").size == sum(len(segment.tokens) for _, segment in model.exchanges)
     contexts = batch.plan(range(2), max_tokens=10_000)[0]
     assert len(contexts.cu_seqlens) - 1 == 4, "each context trains as a sequence of its own"
 
@@ -177,7 +187,7 @@ def test_sub_agents_are_lanes_that_do_not_discount_each_other() -> None:
 
 
 def test_a_resumed_conversation_continues_from_its_own_tokens() -> None:
-    model = Heard(lambda tokens: f"said {len(tokens)}")
+    model = RecordingEngine(lambda tokens: f"said {len(tokens)}")
 
     async def run(_, base_url, api_key):
         ask = Client(base_url, api_key)
@@ -189,14 +199,14 @@ def test_a_resumed_conversation_continues_from_its_own_tokens() -> None:
 
     batch = collected(run, group_size=1, model=model)
     assert batch.num_draws == 2
-    first, _, third = model.heard
+    first, _, third = model.exchanges
     assert third[0].startswith(first[0])
     assert TOKENIZER.decode(first[1].tokens) in third[0]
 
 
 @shows("openai SDK, Completions", "in a loop")
 def test_a_prompt_that_is_completed_is_a_lane_of_one_turn() -> None:
-    model = Heard(lambda request: f"seven and {request.seed % 1000}")
+    model = RecordingEngine(lambda request: f"seven and {request.seed % 1000}")
     told = []
     ids = TOKENIZER("six times seven is", add_special_tokens=False)["input_ids"]
 
@@ -211,7 +221,7 @@ def test_a_prompt_that_is_completed_is_a_lane_of_one_turn() -> None:
         return 1.0
 
     batch = collected(run, group_size=1, model=model)
-    prompts, segments = zip(*model.heard, strict=True)
+    prompts, segments = zip(*model.exchanges, strict=True)
     assert prompts[:3] == ("two times seven is", "two times seven is", "six times seven is"), "no template"
     assert prompts[3].startswith("<|im_start|>")
     assert [segment.finish_reason for segment in segments] == ["stop", "stop", "length", "stop"]
@@ -349,12 +359,12 @@ def test_a_plain_function_may_block() -> None:
         reply = httpx.post(f"{base_url}/chat/completions", json=body, headers=headers, timeout=60).json()
         return float(reply["choices"][0]["message"]["content"] == task.payload)
 
-    batch = collected(run, tasks=2, group_size=8, says=right_or_wrong)
+    batch = collected(run, tasks=2, group_size=8, speaker=right_or_wrong)
     assert 0 < batch.column("reward", "draw").sum() < 16
 
 
 def test_a_retried_request_is_generated_once() -> None:
-    model = Heard(["one", "two"])
+    model = RecordingEngine(["one", "two"])
     told = []
 
     async def run(task, base_url, api_key):
@@ -365,8 +375,8 @@ def test_a_retried_request_is_generated_once() -> None:
 
     batch = collected(run, group_size=1, model=model)
     assert told == ["one", "one"]
-    assert len(model.heard) == 1
-    assert batch.column("token", "token").size == len(model.heard[0][1].tokens)
+    assert len(model.exchanges) == 1
+    assert batch.column("token", "token").size == len(model.exchanges[0][1].tokens)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import hmac
 
 import httpx
 import pytest
-from tool_agents import client, endpoint, told
+from tool_agents import client, decoded, endpoint
 
 from agentrl_core import Store
 from agentrl_core.agents.in_process_endpoint import InProcessEndpoint, ModelCall
@@ -68,8 +68,8 @@ def test_hostile_text_stays_text(tmp_path) -> None:
 
         asyncio.run(work())
         recorded = served._recorder.sessions["a"]
-        assert "{{ 7*7 }} {% raw %}" in told(served, recorded.context(0))
-        assert "../../etc/passwd $(rm -rf /)" in told(served, recorded.context(0))
+        assert "{{ 7*7 }} {% raw %}" in decoded(served, recorded.context(0))
+        assert "../../etc/passwd $(rm -rf /)" in decoded(served, recorded.context(0))
     with Store.open(tmp_path) as store:
         again = endpoint([], store=store)
         assert again._recorder.sessions["t"].task.startswith("</script>")

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import openai
 import polars as pl
 import pytest
-from loop_agents import TOKENIZER, Client, Heard, collected, helping, user
+from loop_agents import TOKENIZER, Client, RecordingEngine, collected, helping, user
 from matrix import shows
 
 from agentrl_core import engine
@@ -21,7 +21,7 @@ class Slow(engine.Scripted):
 
     def __init__(self, says, slow=""):
         super().__init__(TOKENIZER, says)
-        self.at_once, self.most, self.heard = 0, 0, []
+        self.at_once, self.most, self.exchanges = 0, 0, []
         self._slow = slow
 
     async def generate(self, request):
@@ -30,7 +30,7 @@ class Slow(engine.Scripted):
         self.most = max(self.most, self.at_once)
         await asyncio.sleep(0.2 if self._slow and self._slow in prompt else 0.05)
         self.at_once -= 1
-        self.heard.append(prompt)
+        self.exchanges.append(prompt)
         return await super().generate(request)
 
 
@@ -46,7 +46,7 @@ def test_rows_of_concurrent_requests_do_not_depend_on_order_or_latency(slow) -> 
     for order in (("ann", "ben"), ("ben", "ann")):
         model = Slow(lambda tokens: f"said {len(tokens)}", slow)
         batch = collected(helping(order), group_size=1, model=model)
-        assert len(model.heard) == 6
+        assert len(model.exchanges) == 6
         assert batch.num_draws == 3
         stored.append(by_content(batch))
     for one, other in zip(*stored, strict=True):
@@ -82,10 +82,10 @@ def test_the_first_lane_is_chosen_by_request_content_not_by_arrival(hold) -> Non
             assert all(reply.startswith("HTTP/1.1 200") for reply in replies), replies
             return 1.0
 
-        model = Heard(lambda request: f"said {request.seed % 1000}")
+        model = RecordingEngine(lambda request: f"said {request.seed % 1000}")
         batch = collected(run, group_size=2, model=model)
         assert batch.num_draws == 6
-        assert len({TOKENIZER.decode(segment.tokens) for _, segment in model.heard}) == 6
+        assert len({TOKENIZER.decode(segment.tokens) for _, segment in model.exchanges}) == 6
         stored.append(by_content(batch))
     for one, other in zip(*stored, strict=True):
         assert one.equals(other), "whoever asked first"
@@ -99,12 +99,12 @@ def test_helpers_do_not_wait_for_each_other() -> None:
 
     model = Slow(lambda _: "said")
     batch = collected(run, group_size=1, model=model)
-    assert batch.num_draws == len(model.heard) == 8
+    assert batch.num_draws == len(model.exchanges) == 8
     assert model.most > 1, "several at once"
 
 
 def test_choices_are_lanes_that_begin_with_the_same_request() -> None:
-    model = Heard(lambda request: f"said {request.seed % 1000}")
+    model = RecordingEngine(lambda request: f"said {request.seed % 1000}")
 
     async def run(task, base_url, api_key):
         async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
@@ -118,15 +118,17 @@ def test_choices_are_lanes_that_begin_with_the_same_request() -> None:
     batch = collected(run, group_size=1, model=model)
     assert batch.num_draws == 3
     assert sorted(pl.DataFrame(batch.steps).group_by("trajectory_id").len()["len"]) == [1, 1, 2]
-    prompts = [prompt for prompt, _ in model.heard]
+    prompts = [prompt for prompt, _ in model.exchanges]
     assert prompts[0] == prompts[1] == prompts[2]
-    third = TOKENIZER.decode(model.heard[2][1].tokens, skip_special_tokens=False)
-    assert any(prompts[3].startswith(prompts[0] + TOKENIZER.decode(segment.tokens)) for _, segment in model.heard[:3])
+    third = TOKENIZER.decode(model.exchanges[2][1].tokens, skip_special_tokens=False)
+    assert any(
+        prompts[3].startswith(prompts[0] + TOKENIZER.decode(segment.tokens)) for _, segment in model.exchanges[:3]
+    )
     assert third
 
 
 def test_fewer_tokens_and_texts_to_stop_at_are_given() -> None:
-    model = Heard(lambda _: "one two three four five")
+    model = RecordingEngine(lambda _: "one two three four five")
     told = []
 
     async def run(task, base_url, api_key):
@@ -138,7 +140,7 @@ def test_fewer_tokens_and_texts_to_stop_at_are_given() -> None:
         return 1.0
 
     collected(run, group_size=1, model=model)
-    assert len(model.heard[0][1].tokens) == 2
-    assert told[0] == TOKENIZER.decode(model.heard[0][1].tokens)
+    assert len(model.exchanges[0][1].tokens) == 2
+    assert told[0] == TOKENIZER.decode(model.exchanges[0][1].tokens)
     assert told[1] == "one two "
     assert told[2] == "one two three four five"

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from referee_game import Says
+from referee_game import NumberEngine
 from small_world import SmallWorld
 
 from agentrl_core import Batch, Collector, Store, recipes
@@ -169,7 +169,7 @@ def test_names_of_agents(tmp_path: Path, first: int) -> None:
         play = SelfPlay(agents=tuple(agents))
         by_agent = TrackedBaseline(kind="ema", key="agent")
         return Collector(
-            {name: Says() for name in agents},
+            {name: NumberEngine() for name in agents},
             world,
             recipe(rollout=play, advantage=by_agent),
             store=store,

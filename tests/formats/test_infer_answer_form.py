@@ -4,7 +4,7 @@ import json
 import pickle
 
 import pytest
-from chat_gallery import NAMES, REFUSED, call, gallery_tokenizer, of_family, tokenizer_of, written
+from chat_gallery import NAMES, REFUSED, call, gallery_tokenizer, of_family, tokenizer_of, written_texts
 from model_templates import FAMILIES
 
 from agentrl_core.engine import Chat
@@ -44,7 +44,7 @@ def test_the_parts_of_an_answer_are_those_that_were_written(family):
     for kind, expected in READ.items():
         if kind in of_family(name, REFUSED) or kind in UNFINISHED.get(name, ()):
             continue
-        tokens = chat.tokenizer(written(name, kind)[0], add_special_tokens=False)["input_ids"]
+        tokens = chat.tokenizer(written_texts(name, kind)[0], add_special_tokens=False)["input_ids"]
         action = Action(chat.decode(tokens), form=chat.answer_form)
         if name.startswith(OPENED) and not expected[0] and not action.tool_calls:
             assert (action.reasoning, action.answer) == (str(action).strip(), ""), "an open thought has no answer"
@@ -137,7 +137,7 @@ def test_a_json_answer_is_not_a_tool_call():
 def test_the_parts_are_kept_in_a_process_and_not_read_for_nothing():
     chat = Chat(gallery_tokenizer("glm4moe"))
     asked = []
-    text = written("glm4moe", "call and reasoning")[0].removesuffix("<|observation|>")
+    text = written_texts("glm4moe", "call and reasoning")[0].removesuffix("<|observation|>")
     action = Action(text, "length", lambda: asked.append(1) or chat.answer_form())
     assert action == text
     assert not asked, "the form is asked for with the first part"

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from chat_gallery import NAMES, TOOLS, call, gallery_tokenizer, says, tool
+from chat_gallery import NAMES, TOOLS, assistant, call, gallery_tokenizer, tool
 
 from agentrl_core.engine.chat_messages import plain_message
 from agentrl_core.engine.chat_template import ChatTemplate
@@ -31,11 +31,11 @@ def long_chat(kind, answers):
     messages = [user("how warm is it?")]
     for number in range(answers - 1):
         if kind == "calls":
-            messages += [says("", call("weather", 1, city=f"city {number}")), tool(f"{number} degrees")]
+            messages += [assistant("", call("weather", 1, city=f"city {number}")), tool(f"{number} degrees")]
         else:
             thought = {"reasoning_content": f"because {number}"} if kind == "thoughts" else {}
-            messages += [says(f"Cold {number}.", **thought), user(f"And day {number}?")]
-    return plain([*messages, says("Warm.")])
+            messages += [assistant(f"Cold {number}.", **thought), user(f"And day {number}?")]
+    return plain([*messages, assistant("Warm.")])
 
 
 def plain(messages):
@@ -101,13 +101,13 @@ def any_chat(source, length):
             {"reasoning_content": source.choice(["why", "It is", "cold"])} if source.random() < 0.7 * thinks else {}
         )
         if source.random() < 0.6:
-            messages.append(says("", call("weather", 1, city=source.choice(["Oslo", 'R"m', "a"])), **thought))
+            messages.append(assistant("", call("weather", 1, city=source.choice(["Oslo", 'R"m', "a"])), **thought))
             messages.append(tool(source.choice(["4 degrees", "warm", '{"a": 1}', "a"])))
         else:
             text = source.choice(["Cold.", "a", "user", "\n\nWarm\n", "", "<|im_start|>assistant\nno"])
-            messages.append(says(text, **thought))
+            messages.append(assistant(text, **thought))
             messages.append(user(source.choice(["And?", "tomorrow", "a", "assistant"])))
-    return plain([*messages, says("Warm.")])
+    return plain([*messages, assistant("Warm.")])
 
 
 @pytest.mark.parametrize("name", NAMES)

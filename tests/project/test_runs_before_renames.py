@@ -87,10 +87,13 @@ def test_recorded_segments_are_not_sampled_again(runs: Path, expected: dict[str,
     with arl.Store.open(runs / "search") as store:
         kept = sum(b"/segment" in record for record, _ in store.rollout_log(store.iteration).records())
         collect, world = runs_before_renames.searching(store)
-        world.left = 10_000
+        world.remaining = 10_000
         collect(tasks=3, group_size=4)
         action = CODES["kind"].index("action")
-        assert 10_000 - world.left == [row["kind"] for row in expected["search"]["rows"]["nodes"]].count(action) - kept
+        assert (
+            10_000 - world.remaining
+            == [row["kind"] for row in expected["search"]["rows"]["nodes"]].count(action) - kept
+        )
 
 
 @pytest.mark.parametrize("command", ["ls", "stats", "show", "verify", "watch", "view", "compare", "export"])

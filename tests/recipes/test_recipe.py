@@ -257,9 +257,9 @@ def test_credit_of_gigpo_is_per_step(batch: Batch) -> None:
         voter="trajectory",
         valid=np.isfinite(scores)[draws],
     )
-    found = credited.column("advantage", "step")
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
-    within = [np.ptp(found[draws == draw]) for draw in range(batch.num_draws) if np.isfinite(scores[draw])]
+    advantages = credited.column("advantage", "step")
+    np.testing.assert_allclose(advantages, expected, rtol=0, atol=1e-6)
+    within = [np.ptp(advantages[draws == draw]) for draw in range(batch.num_draws) if np.isfinite(scores[draw])]
     assert max(within) > 0.1
 
 
@@ -316,10 +316,10 @@ def test_tokens_that_are_not_kept_are_in_no_denominator(batch: Batch) -> None:
     keep = np.arange(len(credited.column("token", "token"))) % 3 > 0
     cut = credited.with_columns("token", keep=keep.astype(np.uint8))
     (pack,) = next(iter(recipes.GRPO.updates(cut))).pack(max_tokens=999)
-    (whole,) = next(iter(recipes.GRPO.updates(credited))).pack(max_tokens=999)
+    (uncut,) = next(iter(recipes.GRPO.updates(credited))).pack(max_tokens=999)
     weights = pack.streams["weight_kl"]
-    assert 0 < int((weights > 0).sum()) < int((whole.streams["weight_kl"] > 0).sum())
-    np.testing.assert_allclose([float(weights.sum()), float(whole.streams["weight_kl"].sum())], 1.0, rtol=1e-6)
+    assert 0 < int((weights > 0).sum()) < int((uncut.streams["weight_kl"] > 0).sum())
+    np.testing.assert_allclose([float(weights.sum()), float(uncut.streams["weight_kl"].sum())], 1.0, rtol=1e-6)
 
 
 def test_two_advantages_of_one_token(batch: Batch) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mazes import END, Babbler, Maze
 from number_world import Numbers, SumWorld
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -46,7 +46,7 @@ def by_seed(seed: int, place: str, number: int) -> tuple[int, float]:
 
 def grown(program: Rollout, world: Any = None, *, size: int = 1, check: bool = True, **options: Any) -> arl.Batch:
     world = Maze(LINE, by_seed) if world is None else world
-    engine = Heard(world)
+    engine = RecordingEngine(world)
     recipe = recipes.GRPO.replace(rollout=program)
     batch = arl.Collector(engine, world, recipe, task_pool=1, **options)(tasks=1, group_size=size)
     assert not check or check_sampled(batch, engine)
@@ -378,7 +378,7 @@ def test_copies_become_rarer() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_probe_is_kept_and_not_drawn(seed: int) -> None:
     program = PremonitoredBranching(budget=7, initial=7, beam=3, entropy_weight=0.5)
-    engine, world = Heard(Numbers()), SumWorld()
+    engine, world = RecordingEngine(Numbers()), SumWorld()
     recipe = recipes.GRPO.replace(rollout=program)
     batch = arl.Collector(engine, world, recipe, seed=seed, task_pool=8, context_tokens=200)(tasks=2, group_size=2)
     assert check_sampled(batch, engine)

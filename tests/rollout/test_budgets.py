@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mazes import Babbler
 from number_world import Numbers, SumWorld
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 from small_world import SmallWorld
 
 import agentrl_core as arl
@@ -98,7 +98,7 @@ def test_no_group_exceeds_the_final_group_size_of_its_program(name: str, data: A
     make, world = PROGRAMS[name]
     program = make(data.draw)
     speaker, environment = world()
-    engine = Heard(speaker)
+    engine = RecordingEngine(speaker)
     recipe = recipes.GRPO.replace(rollout=program)
     options = {"context_tokens": 200, "sampling": Sampling(max_tokens=40)}
     collect = arl.Collector(engine, environment, recipe, seed=seed, task_pool=2, **options)

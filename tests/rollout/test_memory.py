@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 from small_world import SmallWorld
 
 import agentrl_core as arl
@@ -42,7 +42,7 @@ def test_the_library_has_the_solved_trajectories_of_earlier_iterations(tmp_path:
             assert begun.turns[0].text == group.library.actions(own[0])[0]
             await group.run(group.start_many(1))
 
-    engine = Heard(SmallWorld(solved_by_the_even))
+    engine = RecordingEngine(SmallWorld(solved_by_the_even))
     with arl.Store.open(tmp_path / "run") as store:
         recipe = recipes.GRPO.replace(rollout=Show())
         collect = arl.Collector(engine, engine, recipe, store=store, task_pool=2)

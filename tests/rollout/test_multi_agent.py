@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from referee_game import GameWorld, Says
-from sampled import ACTION, Heard, check_sampled
+from referee_game import GameWorld, NumberEngine
+from sampled import ACTION, RecordingEngine, check_sampled
 from small_world import SmallWorld
 
 import agentrl_core as arl
@@ -32,8 +32,8 @@ def program(group: Callable[[Any, Group], Awaitable[None]]) -> Rollout:
 
 def played(
     rollout: Rollout, world: Any = None, *, engines: Any = None, store: arl.Store | None = None, size: int = 1
-) -> tuple[arl.Batch, list[Heard]]:
-    heard = [Heard(engine) for engine in engines or (Says(), Says(), Says())]
+) -> tuple[arl.Batch, list[RecordingEngine]]:
+    heard = [RecordingEngine(engine) for engine in engines or (NumberEngine(), NumberEngine(), NumberEngine())]
     table = dict(zip(AGENTS, heard, strict=False)) if len(heard) > 1 else heard[0]
     recipe = recipes.GRPO.replace(rollout=rollout)
     world = GameWorld() if world is None else world
@@ -45,12 +45,14 @@ def played(
 
 def test_a_game_by_hand() -> None:
     """Tokens of each agent, by the rule of the game: an action ends with 9, an observation begins with 1."""
-    batch, heard = played(SelfPlay(agents=("one", "two", "referee")), engines=(Says(3), Says(4), Says(5)))
+    batch, heard = played(
+        SelfPlay(agents=("one", "two", "referee")), engines=(NumberEngine(3), NumberEngine(4), NumberEngine(5))
+    )
     paths = {1: [1, 1, 3, 9, 1, 5, 3, 9], 2: [1, 2, 4, 9, 1, 5, 4, 9], 7: [1, 7, 3, 4, 5, 9, 1, 3, 4, 5, 9]}
     contexts = batch.contexts()
     found = [contexts.tokens[a:b].tolist() for a, b in zip(contexts.offsets, contexts.offsets[1:], strict=False)]
     assert {path[1]: path for path in found} == paths
-    assert [engine.seen for engine in heard] == [
+    assert [engine.contexts for engine in heard] == [
         [paths[1][:2], paths[1][:6]],
         [paths[2][:2], paths[2][:6]],
         [paths[7][:4], paths[7][:9]],
@@ -69,7 +71,9 @@ def test_a_game_by_hand() -> None:
 
 def test_steps_record_when_in_the_episode_they_happened() -> None:
     """The players move together, then the referee, repeatedly: by hand, both have 0 and 2, the referee 1 and 3."""
-    batch, _ = played(SelfPlay(agents=("one", "two", "referee")), engines=(Says(3), Says(4), Says(5)), size=2)
+    batch, _ = played(
+        SelfPlay(agents=("one", "two", "referee")), engines=(NumberEngine(3), NumberEngine(4), NumberEngine(5)), size=2
+    )
     moves, offsets = batch.column("joint_move", "step"), batch.offsets("step")
     agents = batch.keys("agent", "draw").tolist()
     found = [moves[a:b].tolist() for a, b in itertools.pairwise(offsets)]
@@ -77,7 +81,9 @@ def test_steps_record_when_in_the_episode_they_happened() -> None:
 
 
 def test_one_model_plays_all_and_a_referee_may_be_a_helper() -> None:
-    batch, _ = played(SelfPlay(agents=("one", "two", "referee"), helpers=("referee",)), engines=(Says(),), size=3)
+    batch, _ = played(
+        SelfPlay(agents=("one", "two", "referee"), helpers=("referee",)), engines=(NumberEngine(),), size=3
+    )
     assert batch.num_draws == 6
     assert rows(batch).height == 9
     assert rows(batch)["episode_id"].n_unique() == 3
@@ -132,18 +138,18 @@ def test_equal_seeds_give_equal_matches_and_a_kill_changes_nothing(tmp_path: Pat
     for name in TABLES:
         assert rows(expected, name).equals(rows(again, name), null_equal=True), name
 
-    class CutOff(Says):
+    class CutOff(NumberEngine):
         async def generate(self, request: Any) -> Any:
-            if len(self.seen) == 3:
+            if len(self.contexts) == 3:
                 raise KeyboardInterrupt
             return await super().generate(request)
 
     with arl.Store.open(tmp_path / "run") as store, pytest.raises(KeyboardInterrupt):
-        played(play, engines=(Says(), Says(), CutOff()), store=store, size=2)
+        played(play, engines=(NumberEngine(), NumberEngine(), CutOff()), store=store, size=2)
     with arl.Store.open(tmp_path / "run") as store:
         known = {name.decode() for name, _ in store.rollout_log(0).records()}
         assert sum("/answer" in name for name in known) >= 3
-        heard = [Heard(Says()) for _ in AGENTS]
+        heard = [RecordingEngine(NumberEngine()) for _ in AGENTS]
         world = GameWorld()
         collect = arl.Collector(
             dict(zip(AGENTS, heard, strict=True)),
@@ -154,7 +160,7 @@ def test_equal_seeds_give_equal_matches_and_a_kill_changes_nothing(tmp_path: Pat
             seed=3,
         )
         batch = collect(tasks=1, group_size=2)
-        assert 0 < sum(len(engine.said) for engine in heard) < 12, "what was recorded is not sampled again"
+        assert 0 < sum(len(engine.exchanges) for engine in heard) < 12, "what was recorded is not sampled again"
         for name in TABLES:
             assert rows(expected, name).equals(rows(batch, name), null_equal=True), name
 
@@ -162,7 +168,7 @@ def test_equal_seeds_give_equal_matches_and_a_kill_changes_nothing(tmp_path: Pat
 @pytest.mark.parametrize("runs", ["inline", "thread", "process"])
 def test_an_episode_that_breaks_down_fails_all_its_branches(runs: str) -> None:
     recipe = recipes.GRPO.replace(rollout=SelfPlay(agents=("one", "two", "referee")))
-    collect = arl.Collector(Says(), GameWorld(fails_at=3, runs=runs), recipe, task_pool=4)
+    collect = arl.Collector(NumberEngine(), GameWorld(fails_at=3, runs=runs), recipe, task_pool=4)
     with (
         pytest.warns(RuntimeWarning, match="iteration 0 has no draws, .* 6 trajectories failed"),
         pytest.warns(RuntimeWarning, match=r"failed 3 times \(last error: RuntimeError: the lights went out"),
@@ -195,7 +201,7 @@ def test_invalid_multi_agent_programs_and_options_are_refused() -> None:
         while movers := [branch for branch in (one, two, referee) if branch.can_act]:
             await group.turn(movers)
 
-    batch, _ = played(program(twice), engines=(Says(),))
+    batch, _ = played(program(twice), engines=(NumberEngine(),))
     assert batch.num_draws == 3
 
     async def alone(_: Any, group: Group) -> None:
@@ -226,7 +232,7 @@ def test_step_results_of_a_multi_agent_environment_are_checked() -> None:
                 return game
 
         recipe = recipes.GRPO.replace(rollout=SelfPlay(agents=("one", "two", "referee")))
-        arl.Collector(Says(), Wrong(), recipe, task_pool=4)(tasks=1, group_size=1)
+        arl.Collector(NumberEngine(), Wrong(), recipe, task_pool=4)(tasks=1, group_size=1)
 
     outcome = arl.env.StepResult()
     for step, message in (

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mazes import Babbler
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 from small_world import SmallWorld
 
 import agentrl_core as arl
@@ -78,7 +78,7 @@ class Pruned(Rollout):
 
 def collected(program: Rollout, world: Any, **options: Any) -> arl.Batch:
     size = {"tasks": options.pop("tasks"), "group_size": options.pop("group_size")}
-    heard = Heard(world)
+    heard = RecordingEngine(world)
     recipe = recipes.GRPO.replace(rollout=program)
     batch = arl.Collector(heard, world, recipe, task_pool=8, **options)(**size)
     check_sampled(batch, heard)

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from hand_made import tiny_model
 from riddles import RIGHT, TOKENIZER, WRONG, Riddles, check_resumes, script, solve
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import engine, recipes
@@ -41,7 +41,7 @@ class OfTrajectories(Mixed):
 
 
 def collected(program: Rollout) -> arl.Batch:
-    exact = Heard(script(two_turns))
+    exact = RecordingEngine(script(two_turns))
     cheap, odd = exact.beside(script(two_turns)), exact.beside(script(two_turns))
     exact._engine.precision, cheap._engine.precision = 16, 4  # the third engine does not report it
     engines: dict[str, Any] = {"policy": exact, "cheap": cheap, "odd": odd}

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import polars as pl
 import pytest
-from sampled import ACTION, Heard, check_sampled
+from sampled import ACTION, RecordingEngine, check_sampled
 from small_world import END, SmallWorld
 
 import agentrl_core as arl
@@ -45,7 +45,7 @@ def rolled_out(
 ) -> arl.Batch:
     """Roll out one group by a program, and check that exactly a number of sampled tokens is trained."""
     program = type("GroupProgram", (Rollout,), {"group": group})()
-    engine = Heard(world)
+    engine = RecordingEngine(world)
     collect = arl.Collector(engine, world, recipes.GRPO.replace(rollout=program), task_pool=8, **options)
     batch = collect(tasks=1, group_size=1)
     count = check_sampled(batch, engine)

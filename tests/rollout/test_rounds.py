@@ -161,22 +161,22 @@ def test_dars_spends_more_on_hard_tasks(options: dict[str, object], solved: int,
     program = MoreForHard(members=RolloutSpec(8), column="success", **options)
     answers = [RIGHT] * solved + [WRONG] * (9 - solved)
     run = solve(program, in_turn(*answers))
-    assert (run.asked, len(run.drawn)) == (8 + extra, 8 + extra)
+    assert (run.num_requests, len(run.drawn)) == (8 + extra, 8 + extra)
 
 
 def test_v05_stops_when_one_more_does_not_pay() -> None:
     # A new task has V = 0, and R(k) = D2 / (k D2 + 1). With k right answers of k, v = 1 and D2 = 1 - 1/k, so that
     # k D2 + 1 = k, R(k) = D2 / k, and with one more D2 / (k + D2). At k = 14, D2 = 0.92857: 0.066327 - 0.062201 =
     # 0.004126 > 1/256 = 0.003906; at k = 15, D2 = 0.93333: 0.062222 - 0.058577 = 0.003645, which does not pay.
-    assert solve(recipes.V05, in_turn(RIGHT)).asked == 15
+    assert solve(recipes.V05, in_turn(RIGHT)).num_requests == 15
     # Two of four right: v = 0, D2 = max(0, -1/4) = 0: nothing pays.
     even = solve(recipes.V05, in_turn(RIGHT, RIGHT, WRONG))
-    assert even.asked == 4
+    assert even.num_requests == 4
     assert even.fact("prior") == [0] * 4
     # With rewards of 0 and 1, V = 1/2 and the variance 1/4, all is a quarter: at k = 4 (3/16 - 3/19) / 4 = 0.0296 / 4.
-    assert solve(CostAwareSampling(variance=0.25, cost=0.03 / 4), in_turn(RIGHT)).asked == 4
-    assert solve(CostAwareSampling(variance=0.25, cost=0.029 / 4), in_turn(RIGHT)).asked == 5
-    assert solve(CostAwareSampling(cost=0.0, at_most=7), in_turn(RIGHT)).asked == 7
+    assert solve(CostAwareSampling(variance=0.25, cost=0.03 / 4), in_turn(RIGHT)).num_requests == 4
+    assert solve(CostAwareSampling(variance=0.25, cost=0.029 / 4), in_turn(RIGHT)).num_requests == 5
+    assert solve(CostAwareSampling(cost=0.0, at_most=7), in_turn(RIGHT)).num_requests == 7
 
 
 def test_v05_requests_the_prior_from_a_value_model() -> None:
@@ -189,7 +189,7 @@ def test_v05_requests_the_prior_from_a_value_model() -> None:
     program = CostAwareSampling(model="value")
     run = solve(program, in_turn(RIGHT), models={"value": value})
     # As good as expected: nothing pays. The request to the value model is not a rollout.
-    assert run.asked == len(run.drawn) == 4
+    assert run.num_requests == len(run.drawn) == 4
     assert run.fact("prior") == [1.0] * 4
     [helper] = [row for row in run.rows if row.role == "helper"]
     assert RIGHT not in helper.text

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mazes import Maze, in_turn
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 from small_world import SmallWorld
 
 import agentrl_core as arl
@@ -43,7 +43,7 @@ SAYS = {
 
 def searched(program: Rollout, maze: Any, *, size: int = 1, **options: Any) -> arl.Batch:
     """Search in one group, and check that exactly the sampled tokens are trained."""
-    engine = Heard(maze)
+    engine = RecordingEngine(maze)
     collect = arl.Collector(engine, maze, recipes.GRPO.replace(rollout=program), task_pool=1, **options)
     batch = collect(tasks=1, group_size=size)
     assert check_sampled(batch, engine) or not batch.num_draws
@@ -135,11 +135,11 @@ def test_a_stored_search_continues_in_a_later_iteration(tmp_path: Path) -> None:
         assert len(SearchTree.of(first, 0)) == 6
         assert not SearchTree.of(first, 0).solution()
         collect.end_iteration(recipe.credit(first), {})
-        before = dict(maze.asked)
+        before = dict(maze.request_counts)
         assert before == {"a": 3, "c": 3}
         second = collect(tasks=1, group_size=1)
         # After the stored turns it tries b, which came first, and then d: six more, and nothing again.
-        assert maze.asked == {"a": 3, "c": 3, "b": 3, "d": 3}
+        assert maze.request_counts == {"a": 3, "c": 3, "b": 3, "d": 3}
         collect.end_iteration(recipe.credit(second), {})
     assert sorted(second.column("reward", "draw").tolist()) == [0.0] * 4 + [1.0]
     # The actions of the first iteration are replayed and not trained: one token and the end of the turn.
@@ -185,7 +185,7 @@ def test_a_stored_search_continues_in_another_run(name: str, tmp_path: Path) -> 
         collect.end_iteration(batch, {})
     other = Maze(DOORS, in_turn(says))
     batch = searched(program(str(tmp_path / "run")), other, seed=7)
-    assert other.asked == {place: len(said) for place, said in says.items()}, "nothing is tried in a again"
+    assert other.request_counts == {place: len(said) for place, said in says.items()}, "nothing is tried in a again"
     assert sorted(batch.column("reward", "draw").tolist()) == rewards
     tree = SearchTree.of(batch, 0)
     solution = tree.solution()

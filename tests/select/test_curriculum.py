@@ -138,10 +138,10 @@ def test_pools_lose_tasks() -> None:
     story, kept = Story(), select.PoolFilter(above=0.0, below=0.9, attempts=4)
     state = kept.initial_state()
     first = story.visits(0, {1: [0, 0, 0, 0], 2: [1, 0], 3: [1, 1, 1, 1], 4: [1, 0, 1, 0]})
-    state = kept.next(state, first, np.array(story.known), 0)
-    assert dict(zip(story.known, state["out"].tolist(), strict=True)) == {1: True, 2: False, 3: True, 4: False}
+    state = kept.next(state, first, np.array(story.tracked), 0)
+    assert dict(zip(story.tracked, state["out"].tolist(), strict=True)) == {1: True, 2: False, 3: True, 4: False}
     # Four of ten attempts now: back in the band.
-    state = kept.next(state, story.visits(1, {1: [1, 1, 1, 1, 0, 0]}), np.array(story.known), 0)
+    state = kept.next(state, story.visits(1, {1: [1, 1, 1, 1, 0, 0]}), np.array(story.tracked), 0)
     assert state["out"].tolist() == [False, False, True, False]
     newest = select.PoolFilter(at_most=0.5, newest=True)
     state = newest.next(newest.initial_state(), Story().visits(0, {1: [0, 0]}), np.array([1]), 0)

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 import zstandard
-from read_files import call, check_trained, says, write_json
+from read_files import assistant, call, check_trained, write_json
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories import from_chats, read, to_chats
@@ -39,7 +39,7 @@ USER = message("user", "how warm?", source="input")
 LOOKS = answer("I look.", call(city="Oslo"))
 REPLY = message("tool", "4 degrees", tool_call_id="c1", function="weather", error=None)
 COLD = answer([{"type": "text", "text": "Cold."}])
-ANSWERS = [says("I look.", call(city="Oslo")), says("Cold.")]
+ANSWERS = [assistant("I look.", call(city="Oslo")), assistant("Cold.")]
 
 
 def sample(identity, messages, value="C", events=None, **more):
@@ -102,7 +102,7 @@ def test_a_log_as_json(tmp_path):
 def test_a_log_as_a_zip(zstd, tmp_path):
     second = sample(1, [USER, COLD], "I") | {"epoch": 2}
     path = pack(tmp_path / "log.eval", [sample(1, [USER, LOOKS, REPLY, COLD]), second], zstd)
-    chats = check_trained(path, [*ANSWERS, says("Cold.")])
+    chats = check_trained(path, [*ANSWERS, assistant("Cold.")])
     assert [chat["reward"] for chat in chats] == [1.0, 0.0]
     batch = from_chats(chats, _tokenizer())
     assert batch.num_groups == 1  # the epochs of a sample
@@ -129,8 +129,8 @@ def test_answers_that_were_given_cut_or_not_parsed_are_context(tmp_path):
     log = sample(1, [message("user", "hi"), given, USER, cut, USER, broken, REPLY, COLD])
     log["events"][2] = generated(cut, "max_tokens")
     path = write_json(tmp_path / "log.json", header(samples=[log]))
-    others = [says("yo"), says("Co"), says("", call(city="Oslo"))]
-    [chat] = check_trained(path, [says("Cold.")], others)
+    others = [assistant("yo"), assistant("Co"), assistant("", call(city="Oslo"))]
+    [chat] = check_trained(path, [assistant("Cold.")], others)
     assert [reason.rpartition(": ")[2] for reason in chat["untrained"]] == [
         "it was given, not generated",
         "it was cut by a limit, so that its end was not sampled",
@@ -141,12 +141,12 @@ def test_answers_that_were_given_cut_or_not_parsed_are_context(tmp_path):
 def test_reasoning(tmp_path):
     shown = answer([{"type": "reasoning", "reasoning": "It is winter."}, {"type": "text", "text": "Cold."}])
     path = write_json(tmp_path / "log.json", header(samples=[sample(1, [USER, shown])]))
-    check_trained(path, [says("Cold.", reasoning_content="It is winter.")], templates=("qwen3",))
+    check_trained(path, [assistant("Cold.", reasoning_content="It is winter.")], templates=("qwen3",))
     sealed = answer([{"type": "reasoning", "reasoning": "gAAA", "redacted": True}, {"type": "text", "text": "Cold."}])
     path = write_json(tmp_path / "log.json", header(samples=[sample(1, [USER, COLD, USER, sealed])]))
     with pytest.raises(UnsupportedError, match=r"log\.json, sample 0, message 3: its reasoning is redacted"):
         list(read(path))
-    check_trained(path, [says("Cold.")], [says("Cold.")], hidden_reasoning="mask")
+    check_trained(path, [assistant("Cold.")], [assistant("Cold.")], hidden_reasoning="mask")
 
 
 def test_long_texts_are_attachments(tmp_path):

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from read_files import call, check_trained, says, write_json, write_lines
+from read_files import assistant, call, check_trained, write_json, write_lines
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories import from_chats, read
@@ -51,7 +51,7 @@ def old_events():
     ]
 
 
-ANSWERS = [says("I look.", LS), says("", call("finish", "c2", message="One file."))]
+ANSWERS = [assistant("I look.", LS), assistant("", call("finish", "c2", message="One file."))]
 
 
 def test_events_of_a_session(tmp_path):
@@ -81,7 +81,7 @@ def test_parallel_calls_of_one_response(tmp_path):
         observation(7, "/repo", tool_call_metadata=meta(made, "c2")),
         action(8, "message", args={"content": "One file."}),
     ]
-    answers = [says("", LS, call("run", "c2", command="pwd")), says("One file.")]
+    answers = [assistant("", LS, call("run", "c2", command="pwd")), assistant("One file.")]
     check_trained(write_json(tmp_path / "t.json", events), answers, templates=("qwen3", "glm4moe"))
 
 
@@ -89,7 +89,7 @@ def test_an_answer_that_a_limit_cut_is_context(tmp_path):
     made = response("r0", "I lo")
     made["choices"][0]["finish_reason"] = "length"
     events = [*old_events()[:2], action(4, "message", tool_call_metadata=meta(made)), *old_events()[4:]]
-    [chat] = check_trained(write_json(tmp_path / "t.json", events), ANSWERS, [says("I lo")])
+    [chat] = check_trained(write_json(tmp_path / "t.json", events), ANSWERS, [assistant("I lo")])
     assert chat["untrained"] == ["t.json, record 2: it was cut by a limit, so that its end was not sampled"]
 
 
@@ -142,7 +142,10 @@ def test_events_of_the_sdk_in_a_folder(tmp_path):
     ]
     for number, event in enumerate(events):
         write_json(tmp_path / f"event-{number:05d}-x.json", event)
-    answers = [says("I look.", LS, call("run", "c2", command="pwd"), reasoning_content="Files first."), says("Two.")]
+    answers = [
+        assistant("I look.", LS, call("run", "c2", command="pwd"), reasoning_content="Files first."),
+        assistant("Two."),
+    ]
     [chat] = check_trained(tmp_path, answers, templates=("qwen3",))
     assert [each["content"] for each in chat["messages"] if each["role"] != "assistant"] == [
         "You are OpenHands.",
@@ -175,7 +178,7 @@ def test_sealed_reasoning(tmp_path):
     path = write_lines(tmp_path / "e.jsonl", [SYSTEM, ASKED, sealed, replied("c1", "a.py"), DONE])
     with pytest.raises(UnsupportedError, match="line 3: its reasoning is encrypted"):
         list(read(path))
-    check_trained(path, [says("Two.")], [says("", LS)], hidden_reasoning="mask", templates=("qwen3",))
+    check_trained(path, [assistant("Two.")], [assistant("", LS)], hidden_reasoning="mask", templates=("qwen3",))
 
 
 def condensed(forgotten, summary=None, offset=1, identity="k1"):
@@ -209,8 +212,8 @@ def said(chat):
 
 def test_a_condensation_begins_another_chat(tmp_path):
     path = write_lines(tmp_path / "e.jsonl", [*CONDENSED, {**DONE, "id": "n9"}])
-    pwd, cat = says("", call("run", "c2", command="pwd")), says("", call("run", "c3", command="cat a.py"))
-    first, second = check_trained(path, [says("", LS), pwd, cat, says("Two.")], [pwd])
+    pwd, cat = assistant("", call("run", "c2", command="pwd")), assistant("", call("run", "c3", command="cat a.py"))
+    first, second = check_trained(path, [assistant("", LS), pwd, cat, assistant("Two.")], [pwd])
     assert said(first) == ["You are OpenHands.", "what is here?\nUse ls.", "c1", "a.py", "c2", "/repo"]
     assert said(second) == [
         "You are OpenHands.",
@@ -314,7 +317,7 @@ def test_extended_content_and_rejections_of_tool_calls_are_read(tmp_path):
         sdk("InterruptEvent"),
         DONE,
     ]
-    answers = [says("", LS, call("run", "c2", command="pwd")), says("Two.")]
+    answers = [assistant("", LS, call("run", "c2", command="pwd")), assistant("Two.")]
     [chat] = check_trained(write_lines(tmp_path / "e.jsonl", events), answers)
     assert [each["content"] for each in chat["messages"] if each["role"] == "tool"] == [
         "a.py\nRule: no tabs.",
