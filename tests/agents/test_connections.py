@@ -109,9 +109,9 @@ def test_a_connection_with_a_pending_response_is_not_closed(monkeypatch) -> None
     served = endpoint(lambda _: "yes")
     generated = served.upstream._generated
 
-    async def later(*given, **options):
+    async def later(*arguments, **options):
         assert await asyncio.to_thread(closed.wait, HANG)
-        return await generated(*given, **options)
+        return await generated(*arguments, **options)
 
     monkeypatch.setattr(served.upstream, "_generated", later)
     with served.running() as url, dial(url) as asks, dial(url) as idle:
@@ -201,15 +201,15 @@ def test_a_web_page_cannot_talk_to_an_endpoint_without_a_key(headers) -> None:
     served = endpoint(lambda _: "yes")
     served.open("a")
     with served.running() as url, httpx.Client(base_url=url) as page:
-        found = [
+        replies = [
             page.post(path, content=BODY, headers={"Content-Type": "application/json"} | headers)
             for path in ("/sessions/a/close", "/iterations", "/weights", "/sessions", "/s/a/v1/chat/completions")
         ]
-        found.append(page.post("/s/a/v1/messages", content=BODY, headers=headers))
-        found += [page.get(path, headers=headers) for path in ("/sessions/a/traces", "/health", "/v1/models")]
-    assert {reply.status_code for reply in found} <= {403, 415}
-    assert all(reply.json()["error"]["message"] for reply in found)
-    assert found[5].json()["type"] == "error", "in the dialect of Anthropic"
+        replies.append(page.post("/s/a/v1/messages", content=BODY, headers=headers))
+        replies += [page.get(path, headers=headers) for path in ("/sessions/a/traces", "/health", "/v1/models")]
+    assert {reply.status_code for reply in replies} <= {403, 415}
+    assert all(reply.json()["error"]["message"] for reply in replies)
+    assert replies[5].json()["type"] == "error", "in the dialect of Anthropic"
     assert served._recorder.sessions["a"].closed is None
     assert served._recorder.sessions["a"].turns == []
 
@@ -219,8 +219,8 @@ def test_programs_of_this_machine_can(name) -> None:
     with endpoint(lambda _: "yes").running() as url:
         port = urlsplit(url).port
         for headers in ({}, {"Origin": f"http://{name}:{port}"}, {"Content-Type": "application/json; charset=utf-8"}):
-            asked = {"Host": f"{name}:{port}"} | headers
-            assert httpx.post(f"{url}/s/a/v1/chat/completions", content=BODY, headers=asked).status_code == 200
+            all_headers = {"Host": f"{name}:{port}"} | headers
+            assert httpx.post(f"{url}/s/a/v1/chat/completions", content=BODY, headers=all_headers).status_code == 200
 
 
 def test_with_a_key_no_page_has_to_be_looked_for() -> None:

@@ -259,17 +259,17 @@ def test_newcomers_that_cannot_be_taken_leave_the_others_alone(generate, whole):
 def test_requests_come_from_many_loops_at_a_time(generate):
     requests = [[ask(10 * loop + index) for index in range(6)] for loop in range(4)]
     alone = [[segment.tokens.tolist() for segment in generate_all(generate, each)] for each in requests]
-    found = [None] * 4
+    results = [None] * 4
 
     def run(loop):
-        found[loop] = [segment.tokens.tolist() for segment in generate_all(generate, requests[loop])]
+        results[loop] = [segment.tokens.tolist() for segment in generate_all(generate, requests[loop])]
 
     threads = [threading.Thread(target=run, args=(loop,)) for loop in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == alone
+    assert results == alone
 
 
 def test_results_of_a_step_arrive_in_request_order(generate):
@@ -375,6 +375,6 @@ def test_the_interpreter_ends_while_an_engine_works(tmp_path):
             print("over")
         """)
     )
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=600, check=False)
-    assert (done.returncode, done.stdout) == (0, "over\n"), done.stderr
-    assert not done.stderr
+    completed = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=600, check=False)
+    assert (completed.returncode, completed.stdout) == (0, "over\n"), completed.stderr
+    assert not completed.stderr
