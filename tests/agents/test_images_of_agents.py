@@ -254,8 +254,8 @@ def test_all_dialects_and_tool_results_take_images() -> None:
 def test_responses_go_on_from_a_response_with_images() -> None:
     log = Seen()
     endpoint = served(log)
-    ask = {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": url(picture(2))}]}]}
-    [first] = post(endpoint, (RESPONSES, ask))
+    request = {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": url(picture(2))}]}]}
+    [first] = post(endpoint, (RESPONSES, request))
     post(endpoint, (RESPONSES, {"input": "so?", "previous_response_id": first["id"]}))
     assert log.images == [(picture(2),), (picture(2),)]
 

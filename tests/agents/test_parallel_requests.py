@@ -56,15 +56,15 @@ def test_rows_of_concurrent_requests_do_not_depend_on_order_or_latency(slow) -> 
 async def posted(base_url, api_key, bodies, hold):
     """Requests written one after the other, while nothing else happens on the loop of the program."""
     place = urlsplit(f"{base_url}/chat/completions")
-    talks = [await asyncio.open_connection(place.hostname, place.port) for _ in bodies]
-    for (_, writer), body in zip(talks, bodies, strict=True):
+    connections = [await asyncio.open_connection(place.hostname, place.port) for _ in bodies]
+    for (_, writer), body in zip(connections, bodies, strict=True):
         content = json.dumps(body).encode()
         head = f"POST {place.path} HTTP/1.1\r\nHost: {place.netloc}\r\nAuthorization: Bearer {api_key}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
         writer.write(head.encode() + content)
         time.sleep(hold)  # noqa: ASYNC251 -- like a machine that is busy now
     replies = []
-    for reader, writer in talks:
+    for reader, writer in connections:
         replies.append((await reader.read()).decode())
         writer.close()
         await writer.wait_closed()

@@ -99,8 +99,8 @@ def test_options_of_a_request_reach_its_contexts(place):
         kwargs = {"argument": {}, "request": {"enable_thinking": False}, "both": {"enable_thinking": True}}[place]
         async with httpx.AsyncClient(headers={"Authorization": f"Bearer {api_key}"}) as client:
             for _ in range(2):
-                ask = body | ({"chat_template_kwargs": kwargs} if kwargs else {})
-                reply = await client.post(f"{base_url}/chat/completions", json=ask)
+                request = body | ({"chat_template_kwargs": kwargs} if kwargs else {})
+                reply = await client.post(f"{base_url}/chat/completions", json=request)
                 messages += [reply.json()["choices"][0]["message"], user("sure?")]
             wrong = await client.post(
                 f"{base_url}/chat/completions", json=body | {"chat_template_kwargs": {"tokenize": 1}}
@@ -152,8 +152,8 @@ def test_an_answer_that_was_cut_is_closed_by_the_next_message():
         messages = [user(task.question)]
         async with httpx.AsyncClient(headers={"Authorization": f"Bearer {api_key}"}) as client:
             for most in (2, 100):
-                ask = {"model": "m", "messages": messages, "max_tokens": most}
-                reply = await client.post(f"{base_url}/chat/completions", json=ask)
+                request = {"model": "m", "messages": messages, "max_tokens": most}
+                reply = await client.post(f"{base_url}/chat/completions", json=request)
                 messages += [reply.json()["choices"][0]["message"], user("sure?")]
         return 1.0
 
@@ -170,8 +170,8 @@ def asked(tok, replies, messages, **body):
         async with httpx.AsyncClient(transport=transport, base_url="http://agent") as agent:
             responses = []
             for chat in messages:
-                ask = {"model": "m", "messages": chat, "max_tokens": 200, **body}
-                responses.append(await agent.post("/s/one/v1/chat/completions", json=ask))
+                request = {"model": "m", "messages": chat, "max_tokens": 200, **body}
+                responses.append(await agent.post("/s/one/v1/chat/completions", json=request))
             return responses
 
     responses = asyncio.run(work())

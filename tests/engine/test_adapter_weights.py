@@ -219,16 +219,16 @@ def test_a_state_dict_is_as_good_as_its_model(make_model, tokenizer) -> None:
     other = make_model("qwen3", seed=2, tie_word_embeddings=True)
     generate.update_weights({name: tensor.detach() for name, tensor in other.named_parameters()}, version=2)
     assert torch.equal(logits(generate.model), logits(other))
-    apart = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
-    generate.update_weights(apart, version=3)
+    untied = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    generate.update_weights(untied, version=3)
     assert torch.equal(logits(generate.model), logits(policy))
-    apart["lm_head.weight"] += 1.0
+    untied["lm_head.weight"] += 1.0
     adapters = adapted(make_model, "all").state_dict()
     integers = {name: tensor.long() for name, tensor in policy.state_dict().items()}
     for wrong, message in {
         "is empty": {},
         "has 'a' of type int": {"a": 1},
-        "ties 'lm_head.weight'": apart,
+        "ties 'lm_head.weight'": untied,
         "has adapters": adapters,
         "lacks 'model.embed_tokens.weight'": {"model.norm.weight": torch.ones(64)},
         "is torch.int64; give weights in memory, of the kind": integers,

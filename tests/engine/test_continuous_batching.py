@@ -112,24 +112,24 @@ def test_an_aborted_request_returns_the_tokens_generated_so_far(generate, whole)
     gate = Gate(generate)
 
     async def abort():
-        aborted, other, waits = ask(), ask(1), ask(2)
+        aborted, other, waiting = ask(), ask(1), ask(2)
         tasks = [asyncio.create_task(generate.generate(request)) for request in (aborted, other)]
         await gate.stands()  # the first token was sampled when the rows arrived
         await gate.pass_(3)
         generate.abort(aborted)
-        late = asyncio.create_task(generate.generate(waits))
+        late = asyncio.create_task(generate.generate(waiting))
         await asyncio.sleep(0)
-        generate.abort(waits)
+        generate.abort(waiting)
         generate.abort(ask())  # unknown ones are ignored
         gate.open()
         return await asyncio.gather(*tasks, late)
 
-    aborted, other, waits = asyncio.run(abort())
+    aborted, other, waiting = asyncio.run(abort())
     assert (aborted.finish_reason, len(aborted.tokens)) == ("abort", 5)
     begins(aborted, whole)
     assert (other.finish_reason, len(other.tokens)) == ("length", 40)
-    assert (waits.finish_reason, len(waits.tokens)) == ("abort", 0)
-    assert len(waits.logprobs) == len(waits.entropies) == 0
+    assert (waiting.finish_reason, len(waiting.tokens)) == ("abort", 0)
+    assert len(waiting.logprobs) == len(waiting.entropies) == 0
 
 
 def test_a_weight_update_aborts_running_requests_of_the_old_version(generate, make_model, whole, own_words):

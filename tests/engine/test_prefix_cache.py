@@ -232,7 +232,7 @@ def test_a_batch_invariant_engine_is_bitwise_identical_after_other_requests(make
     assert [segment.cached_tokens for segment in segments] == [0, 0, 0]
 
 
-def test_a_copy_changes_only_when_it_is_has_message(make_model, tokenizer, own_words):
+def test_a_copy_changes_only_with_an_update(make_model, tokenizer, own_words):
     policy = make_model("qwen3")
     generate = engine.Transformers(policy, tokenizer, copy=True)
     assert not generate.shares_parameters

@@ -93,13 +93,13 @@ def test_it_follows_the_weights_and_scores_among_requests_that_generate(
     for follows in (other, model):
         generate.update_weights(follows, version=generate.policy_version + 1)
         segments: list[Segment] = []
-        beside = threading.Thread(target=lambda out: out.extend(generate_all(generate, requests)), args=(segments,))
-        beside.start()
+        thread = threading.Thread(target=lambda out: out.extend(generate_all(generate, requests)), args=(segments,))
+        thread.start()
         agrees(
             annotate(batch, "teacher_logprob", teacher, top_k=K),
             annotate(batch, "teacher_logprob", follows, top_k=K),
         )
-        beside.join()
+        thread.join()
         assert [len(each.tokens) for each in segments] == [40] * 4
 
 

@@ -55,9 +55,9 @@ def send(generate: engine.VllmServer, version: int) -> None:
 
 
 def wait_for(condition: Any) -> None:
-    until = time.monotonic() + 120
+    deadline = time.monotonic() + 120
     while not condition():
-        assert time.monotonic() < until
+        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
@@ -87,13 +87,13 @@ def test_requests_wait_for_the_last_server_to_come_back(servers: list[StubVllm],
     for each in servers:
         each.stop()
     segments: list[Segment] = []
-    asking = threading.Thread(target=lambda: segments.extend(sample(generate)))
-    asking.start()
+    thread = threading.Thread(target=lambda: segments.extend(sample(generate)))
+    thread.start()
     wait_for(lambda: len(generate._returning) == 2)
     assert not segments
     for each in servers:
         each.start()
-    asking.join(120)
+    thread.join(120)
     assert len(segments) == 8
     assert sum(len(each.sampled) for each in servers) == 8, "a segment was sampled twice"
     generate.close()

@@ -201,14 +201,14 @@ def test_with_replay_a_trainer_in_bf16_is_closer_to_vllm(served: tuple[Any, Any,
     batch = recipes.GRPO.credit(forest.freeze())
     trainer = tiny(family, scale=4.0).to(torch.bfloat16)
     (update,) = recipes.GRPO.updates(batch)
-    away = []
+    differences = []
     for replay in (False, True):
         logprobs = np.zeros(len(batch.column("token", "token")), np.float32)
         with torch.no_grad():
             for pack in update.pack(max_tokens=4096, layout="sequence", replay_routes=replay):
                 pack.to_tokens(pack.run(trainer).logprob, logprobs)
-        away.append(float(np.abs(logprobs - batch.column("behaviour_logprob", "token")).mean()))
-    assert 0 < away[1] < (1.0 if family == "dense_layer" else 0.9) * away[0], away
+        differences.append(float(np.abs(logprobs - batch.column("behaviour_logprob", "token")).mean()))
+    assert 0 < differences[1] < (1.0 if family == "dense_layer" else 0.9) * differences[0], differences
 
 
 @is_inside

@@ -206,8 +206,8 @@ def folding_error(policy: loss.Loss, seed: int) -> float:
     owner = torch.repeat_interleave(torch.arange(count), branches)
     advantage = torch.randn(len(owner), generator=make, dtype=torch.float64)
     weight = torch.rand(len(owner), generator=make, dtype=torch.float64) + 0.1
-    apart = change(case, lambda _, v: v[owner])
-    apart.streams |= {
+    unfolded = change(case, lambda _, v: v[owner])
+    unfolded.streams |= {
         "weight_kl": weight,
         "weight_entropy": weight / 2,
         "advantage_positive": weight * advantage.clamp(min=0),
@@ -215,8 +215,8 @@ def folding_error(policy: loss.Loss, seed: int) -> float:
     }
     folded = change(case, lambda _, v: v)
     for name in ("weight_kl", "weight_entropy", "advantage_positive", "advantage_negative"):
-        folded.streams[name] = torch.zeros(count, dtype=torch.float64).index_add(0, owner, apart.streams[name])
-    (value, gradients), (expected, each) = (measure(policy, one) for one in (folded, apart))
+        folded.streams[name] = torch.zeros(count, dtype=torch.float64).index_add(0, owner, unfolded.streams[name])
+    (value, gradients), (expected, each) = (measure(policy, one) for one in (folded, unfolded))
     errors = [(value - expected).abs()]
     for gradient, right in zip(gradients, each, strict=True):
         errors.append((gradient - torch.zeros_like(gradient).index_add(0, owner, right)).abs().max())

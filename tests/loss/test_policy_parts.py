@@ -17,11 +17,11 @@ R = loss.Reinforce
 
 
 def segment_ratio(case: Case, logprob: Tensor, level: str, *, mean: bool = True) -> Tensor:
-    away = logprob - case.old_logprob
+    log_ratio = logprob - case.old_logprob
     ratio = torch.zeros_like(logprob)
     for rows in case.rows(level):
         ratio = ratio.index_fill(0, rows, 0.0) + torch.zeros_like(ratio).index_add(
-            0, rows, (away[rows].mean() if mean else away[rows].sum()).exp().expand(len(rows))
+            0, rows, (log_ratio[rows].mean() if mean else log_ratio[rows].sum()).exp().expand(len(rows))
         )
     return ratio
 
@@ -62,11 +62,11 @@ def test_segment_ratios_by_a_column(reduce: str) -> None:
     case = Case.random(2, per="sequence", spread=0.3)
 
     def expected(logprob: Tensor, *_: object) -> Tensor:
-        away, costs = logprob - case.old_logprob, []
+        log_ratio, costs = logprob - case.old_logprob, []
         for rows in case.rows("sequence"):
             for t in rows:
                 inside = rows[case.item[rows] == case.item[t]] if case.item[t] > 0 else t[None]
-                ratio = getattr(away[inside], reduce)().exp()
+                ratio = getattr(log_ratio[inside], reduce)().exp()
                 costs.append(case.weight[t] * ppo(ratio, case.advantage[t], 0.9, 1.1))
         return -torch.stack(costs).sum()
 

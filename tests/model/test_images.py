@@ -141,7 +141,7 @@ def test_another_image_is_another_gradient(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", WHOLE)
-def test_fused_losses_and_gradient_caching_equal_the_whole(family: str) -> None:
+def test_fused_losses_and_gradient_caching_equal_a_plain_run(family: str) -> None:
     model, processor = build(family)
     batch = rollouts(processor)
     by_way = {}
@@ -200,8 +200,8 @@ def test_columns_of_a_reference_and_norms_of_gradients(family: str) -> None:
     for draw in (0, 1):
         model.zero_grad()
         plain_logprobs(model, processor, batch)[0][ends[draw] : ends[draw + 1]].sum().backward()
-        every = [each.grad.norm() for each in model.parameters() if each.grad is not None]
-        assert norms[draw] == pytest.approx(float(torch.stack(every).norm()), rel=1e-4)
+        parameter_norms = [each.grad.norm() for each in model.parameters() if each.grad is not None]
+        assert norms[draw] == pytest.approx(float(torch.stack(parameter_norms).norm()), rel=1e-4)
 
 
 def test_values_of_states_that_see() -> None:

@@ -205,8 +205,8 @@ def test_a_pack_has_the_gradient_of_plain_forwards(support: str, beta: float) ->
                 q = (teacher(input_ids=before).logits[0, -1] * float(scale[place])).log_softmax(-1).detach()
                 m = torch.logaddexp(p + np.log1p(-0.5), q + np.log(0.5))
                 if support == "sampled":
-                    away = (p - q)[tokens[place]]
-                    terms.append(away.detach() * (1 + p[tokens[place]] - p[tokens[place]].detach()))
+                    log_ratio = (p - q)[tokens[place]]
+                    terms.append(log_ratio.detach() * (1 + p[tokens[place]] - p[tokens[place]].detach()))
                 elif beta == 0.5:
                     terms.append(0.5 * (q.exp() * (q - m)).sum() + 0.5 * (p.exp() * (p - m)).sum())
                 else:

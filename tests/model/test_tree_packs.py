@@ -137,8 +137,8 @@ def test_the_tree_layout_is_the_sequence_layout(name: str, shards: int | None) -
     folds = policy.foldable and not {"step", "sequence", "group", "pair", "stratum"} & set(policy.streams)
     shares = update.prepared.weights(update.draws)[1]
     same = [places(rollouts.batch), *update.prepared.same.values(), *shares.values()]
-    apart = np.unique([column[single.token] for column in same], axis=1).shape[1]
-    assert len(tree.token) == (apart if folds else len(single.token))
+    distinct = np.unique([column[single.token] for column in same], axis=1).shape[1]
+    assert len(tree.token) == (distinct if folds else len(single.token))
     assert sorted(tree.pair_tokens.tolist()) == sorted(single.token.tolist())
     if shards is None:
         assert close(by_place(rollouts, rollouts.by_packs(update, [tree])), expected, 1e-6)

@@ -80,5 +80,5 @@ def test_every_layout_in_every_way(name: str) -> None:
         result, expected = computed(model, name, layout, way), reference["annotate" if way == "annotate" else "run"]
         assert result.keys() == expected.keys()
         size = max(float(each.abs().max()) for each in expected.values())
-        apart = max(float((result[key] - expected[key]).abs().max()) for key in expected)
-        assert apart < ROUNDED.get(name, 1e-5) * size, (layout, way, apart / size)
+        difference = max(float((result[key] - expected[key]).abs().max()) for key in expected)
+        assert difference < ROUNDED.get(name, 1e-5) * size, (layout, way, difference / size)

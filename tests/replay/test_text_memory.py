@@ -83,8 +83,8 @@ def test_orders_by_hand() -> None:
     assert read("best") == [2, 0, 1]
     assert read("best", 1) == [2]
     assert read("similar", query="Word1, please") == [1, 0, 2], "one word of three, then none"
-    every = {(a, b, c) for a in range(3) for b in range(3) for c in range(3) if len({a, b, c}) == 3}
-    assert {tuple(read("uniform", key=key)) for key in range(80)} == every
+    orders = {(a, b, c) for a in range(3) for b in range(3) for c in range(3) if len({a, b, c}) == 3}
+    assert {tuple(read("uniform", key=key)) for key in range(80)} == orders
     assert read("uniform", key=3) == read("uniform", key=3)
     assert library.read(None, 3) == []
 

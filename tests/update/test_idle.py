@@ -72,18 +72,18 @@ def updates_of(recipe: Recipe, batch: Batch, *, metrics_of_all: bool) -> Updates
 def test_gradients_are_those_of_all_draws(name: str, layout: str) -> None:
     recipe = recipes.GRPO.replace(loss=LOSSES[name])
     batch = recipe.credit(late())
-    expected, every, all_metrics = gradients(updates_of(recipe, batch, metrics_of_all=True), "sequence")
-    result, run, fewer = gradients(updates_of(recipe, batch, metrics_of_all=False), layout)
+    expected, all_tokens, all_metrics = gradients(updates_of(recipe, batch, metrics_of_all=True), "sequence")
+    result, run_tokens, fewer_metrics = gradients(updates_of(recipe, batch, metrics_of_all=False), layout)
     for one, other in zip(result, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-8)
     assert sum(float(gradient.abs().sum()) for gradient in expected) > 0.01
     # Nine of twelve draws agree with their group; of a draw's 10 tokens the last is never an input.
-    assert every == 12 * 10
-    assert run == (3 * 10 if layout == "sequence" else run)
+    assert all_tokens == 12 * 10
+    assert run_tokens == (3 * 10 if layout == "sequence" else run_tokens)
     assert "idle_tokens" not in all_metrics
-    assert fewer["idle_tokens"] == 9 * 6
-    assert fewer["tokens"] + (0 if layout == "tree" else 9 * 6) <= all_metrics["tokens"]
-    assert fewer["loss"] == pytest.approx(all_metrics["loss"], rel=1e-6)
+    assert fewer_metrics["idle_tokens"] == 9 * 6
+    assert fewer_metrics["tokens"] + (0 if layout == "tree" else 9 * 6) <= all_metrics["tokens"]
+    assert fewer_metrics["loss"] == pytest.approx(all_metrics["loss"], rel=1e-6)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -138,8 +138,8 @@ def test_repeated_samples_are_run_once() -> None:
     recipe = recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.1)))
     batch = recipe.credit(late())
     batch = batch.with_columns("token", reference_logprob=np.full(len(batch.column("token", "token")), -1.0))
-    expected, every, _ = gradients(updates_of(recipe, batch, metrics_of_all=False), "sequence")
-    result, run, _ = gradients(updates_of(recipe, batch, metrics_of_all=False), "tree")
+    expected, all_tokens, _ = gradients(updates_of(recipe, batch, metrics_of_all=False), "sequence")
+    result, run_tokens, _ = gradients(updates_of(recipe, batch, metrics_of_all=False), "tree")
     for one, other in zip(result, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-8)
     (update,) = recipe.updates(batch)
@@ -151,5 +151,5 @@ def test_repeated_samples_are_run_once() -> None:
         for path in [one.input_ids[begin:stop].tolist()]
         for end in range(1, len(path) + 1)
     }
-    assert run == len(rows) == len(pack.input_ids)
-    assert run < every / 2
+    assert run_tokens == len(rows) == len(pack.input_ids)
+    assert run_tokens < all_tokens / 2

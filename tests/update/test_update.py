@@ -33,10 +33,10 @@ def expected_loss(model: LlamaForCausalLM, batch: Batch, recipe: Recipe, referen
         picked = []
         for network in (model, reference):
             logits = network(input_ids=inputs).logits[0, position[rows] - 1] * torch.from_numpy(scale[rows])[:, None]
-            every = logits.log_softmax(-1)
-            picked.append(every.gather(1, inputs[0, position[rows]][:, None])[:, 0])
+            logprobs = logits.log_softmax(-1)
+            picked.append(logprobs.gather(1, inputs[0, position[rows]][:, None])[:, 0])
             if network is model:
-                entropy = -(every.exp() * every).sum(-1)
+                entropy = -(logprobs.exp() * logprobs).sum(-1)
         logprob, anchor = picked[0], picked[1].detach()
         ratio = (logprob - torch.from_numpy(old[rows])).exp()
         advantage = torch.from_numpy(advantages[rows])
