@@ -362,7 +362,7 @@ def test_an_equal_request_that_was_sampled_twice_is_answered_with_the_last() -> 
 
 
 def test_digests_ignore_reformatting_by_clients_but_not_edits() -> None:
-    asked = [{"role": "user", "content": "hi"}]
+    prompt = [{"role": "user", "content": "hi"}]
     first = {
         "role": "assistant",
         "content": None,
@@ -376,14 +376,14 @@ def test_digests_ignore_reformatting_by_clients_but_not_edits() -> None:
     }
     result = {"role": "tool", "tool_call_id": "a", "content": "3"}
     other = {"role": "tool", "tool_call_id": "z", "content": [{"type": "text", "text": "3"}]}
-    assert digests([*asked, first, result], None) == digests([*asked, same, other], None)
+    assert digests([*prompt, first, result], None) == digests([*prompt, same, other], None)
     for edit in (
         same | {"content": "well"},
         same | {"tool_calls": []},
         same | {"tool_calls": [{"id": "z", "function": {"name": "f", "arguments": '{"a":2,"b":2}'}}]},
     ):
-        assert digests([*asked, edit], None)[-1] != digests([*asked, first], None)[-1]
-    assert digests(asked, [1]) != digests(asked, [2]), "other tools are another prompt"
+        assert digests([*prompt, edit], None)[-1] != digests([*prompt, first], None)[-1]
+    assert digests(prompt, [1]) != digests(prompt, [2]), "other tools are another prompt"
 
 
 def test_an_endpoint_refuses_bad_names() -> None:
@@ -484,9 +484,9 @@ def test_other_trainers_read_the_turns_in_their_shapes(shape) -> None:
             arrow = await agent.get("/sessions/one/traces", params={"shape": "arrow"})
             return (await agent.get("/sessions/one/traces", params={"shape": shape})).json(), arrow.content
 
-    told_, arrow = run(work())
-    [key] = [name for name in ("entries", "traces", "events") if name in told_]
-    turns = [entry for entry in told_[key] if "completion_token_ids" in entry]
+    exported, arrow = run(work())
+    [key] = [name for name in ("entries", "traces", "events") if name in exported]
+    turns = [entry for entry in exported[key] if "completion_token_ids" in entry]
     recorded = session_of(served)
     assert [turn["completion_token_ids"] for turn in turns] == [turn.output.tolist() for turn in recorded.turns]
     frame = pl.read_ipc_stream(io.BytesIO(arrow))

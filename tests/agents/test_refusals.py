@@ -261,9 +261,9 @@ def test_tokens_are_counted_as_the_request_would_read_them() -> None:
             body = {"model": "m", "messages": [first], "system": "be brief", "tools": tools}
             counted = (await agent.post("/s/a/v1/messages/count_tokens", json=body)).json()
             assert served._recorder.sessions == {}, "to count is no request of a session"
-            said = (await agent.post("/s/a/v1/messages", json=body | {"max_tokens": 3})).json()
-            assert counted == {"input_tokens": said["usage"]["input_tokens"]}
-            history = [first, {"role": "assistant", "content": said["content"]}, first]
+            reply = (await agent.post("/s/a/v1/messages", json=body | {"max_tokens": 3})).json()
+            assert counted == {"input_tokens": reply["usage"]["input_tokens"]}
+            history = [first, {"role": "assistant", "content": reply["content"]}, first]
             counted = (await agent.post("/s/a/v1/messages/count_tokens", json=body | {"messages": history})).json()
             again = (await agent.post("/s/a/v1/messages", json=body | {"messages": history, "max_tokens": 3})).json()
             assert counted == {"input_tokens": again["usage"]["input_tokens"]}

@@ -40,11 +40,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         max_position_embeddings=512,
         initializer_range=0.1,
     )
-    found = {name: tmp_path_factory.mktemp(name) for name in ("experts", "dense")}
+    paths = {name: tmp_path_factory.mktemp(name) for name in ("experts", "dense")}
     for name, model in (("experts", Qwen3MoeForCausalLM(config)), ("dense", dense)):
-        model.save_pretrained(found[name])
-        tokenizer.save_pretrained(found[name])
-    return found
+        model.save_pretrained(paths[name])
+        tokenizer.save_pretrained(paths[name])
+    return paths
 
 
 def train(run: Path, policy: Path, recipe: str, *options: str) -> int:

@@ -33,9 +33,9 @@ def with_random_columns(seed: int, optional: set[str]) -> Batch:
         "advantage_positive": rng.normal(size=count),
         "advantage_negative": rng.normal(size=count),
     }
-    asked = {name: values.astype(np.float32) for name, values in columns.items() if name not in OPTIONAL}
-    asked |= {name: columns[name].astype(np.float32) for name in optional}
-    return batch.with_columns("token", **asked)
+    new_columns = {name: values.astype(np.float32) for name, values in columns.items() if name not in OPTIONAL}
+    new_columns |= {name: columns[name].astype(np.float32) for name in optional}
+    return batch.with_columns("token", **new_columns)
 
 
 def by_definition(batch: Batch, update: Update) -> dict[str, np.ndarray]:
