@@ -48,8 +48,8 @@ def batch_of(iteration: int, tokens: int) -> arl.Batch:
         path = forest.start(0, member)
         forest.append(path, prompt, kind="prompt")
         for _ in range(TURNS):
-            said = rng.integers(0, 50_000, tokens // TURNS, np.int32)
-            forest.append(path, said, kind="action", logprobs=-rng.random(len(said), np.float32))
+            action_tokens = rng.integers(0, 50_000, tokens // TURNS, np.int32)
+            forest.append(path, action_tokens, kind="action", logprobs=-rng.random(len(action_tokens), np.float32))
             forest.step(path, reward=float(rng.integers(0, 2)))
         forest.finish(path, reward=float(rng.integers(0, 2)))
     return forest.freeze()
@@ -121,9 +121,9 @@ def _sync(path: Path) -> None:
 
 def sizes_of(run: Path) -> dict[Path, int]:
     """Return the bytes of each file of a store, those of its manifest last."""
-    found = {path.relative_to(run): path.stat().st_size for path in run.glob("*/*.arrow")}
+    sizes = {path.relative_to(run): path.stat().st_size for path in run.glob("*/*.arrow")}
     manifest = next((run / "manifest").glob("*.json"))
-    return {**found, manifest.relative_to(run): manifest.stat().st_size}
+    return {**sizes, manifest.relative_to(run): manifest.stat().st_size}
 
 
 @contextmanager
@@ -138,10 +138,10 @@ def merging(store: arl.Store) -> Iterator[list[tuple[float, int]]]:
             times.append((time.perf_counter() - begin, fewer))
 
     with ThreadPoolExecutor(1) as threads:
-        begun = threads.submit(again)
+        future = threads.submit(again)
         yield times
         ended.set()
-        begun.result()
+        future.result()
 
 
 def quantiles(bench: Bench, name: str, seconds: list[float]) -> dict[str, float]:

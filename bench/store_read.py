@@ -46,8 +46,10 @@ def batch_of(iteration: int, tokens: int) -> arl.Batch:
     many = len(paths) * length
     offsets = np.arange(len(paths) + 1) * length
     for _ in range(TURNS):
-        said = rng.integers(0, 50_000, many, np.int32)
-        forest.append_many(paths, (said, offsets), kind="action", logprobs=(-rng.random(many, np.float32), offsets))
+        action_tokens = rng.integers(0, 50_000, many, np.int32)
+        forest.append_many(
+            paths, (action_tokens, offsets), kind="action", logprobs=(-rng.random(many, np.float32), offsets)
+        )
         for path in paths:
             forest.step(path)
         forest.append_many(paths, (rng.integers(0, 50_000, many, np.int32), offsets), kind="observation")
@@ -86,7 +88,7 @@ def main() -> None:
     parser.add_argument("--scan-at", type=float, nargs="*", default=[1.0, 3.0, 10.0])
     parser.add_argument("--folder")
     options = parser.parse_args()
-    lines, scans, wanted = [], [], sorted(options.scan_at)
+    lines, scans, scan_sizes = [], [], sorted(options.scan_at)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         run, rng = Path(folder) / "run", np.random.default_rng(0)
         held = options.gigabytes * 1e9
@@ -96,8 +98,8 @@ def main() -> None:
         with arl.Store.open(run, sync="never") as store:
             measured = 0.0
             while measured < held:
-                made = batch_of(store.iteration, options.tokens)
-                batch = store.rebase(made)
+                new_batch = batch_of(store.iteration, options.tokens)
+                batch = store.rebase(new_batch)
                 store.append(batch, iteration=store.iteration)
                 store.flush()
                 before = counted("wchar")
@@ -105,31 +107,31 @@ def main() -> None:
                 store.close_iteration(batch.with_columns("draw", advantage=advantages), {"loss": 0.5})
                 commit = counted("wchar") - before
                 size = sum(path.stat().st_size for path in (run / "nodes").iterdir())
-                while wanted and size >= 1e9 * wanted[0]:
+                while scan_sizes and size >= 1e9 * scan_sizes[0]:
                     scans += scanned(run)
-                    wanted.pop(0)
+                    scan_sizes.pop(0)
                 if size < measured + held / 10:
                     continue
                 measured = size if size < 0.999 * held else held
                 trajectories = store.iteration * GROUPS * MEMBERS
                 ids = np.sort(rng.choice(trajectories, min(options.trajectories, trajectories), replace=False))
-                first, warm, spent, own = read(store, ids)
+                first, warm, spent, row_size = read(store, ids)
                 manifest = next((run / "manifest").glob("*.json")).stat().st_size
                 line = {
                     "gigabytes": size / 1e9,
                     "trajectories": trajectories,
                     "commit_kb": commit / 1e3,
                     "manifest_kb": manifest / 1e3,
-                    "rows_mb": own / 1e6,
+                    "rows_mb": row_size / 1e6,
                     "read_mb": spent / 1e6,
-                    "times": spent / own,
+                    "times": spent / row_size,
                     "first_ms": first,
                     "warm_ms": warm,
                 }
                 lines.append(line)
                 print(
                     f"{size / 1e9:7.2f}  {trajectories:12}  {commit / 1e3:9.1f}  {manifest / 1e3:11.1f}"
-                    f"  {own / 1e6:7.1f}  {spent / 1e6:7.1f}  {spent / own:5.2f}  {first:8.1f}  {warm:7.1f}",
+                    f"  {row_size / 1e6:7.1f}  {spent / 1e6:7.1f}  {spent / row_size:5.2f}  {first:8.1f}  {warm:7.1f}",
                     flush=True,
                 )
             snapshot = snapshots(store, trajectories)

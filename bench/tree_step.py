@@ -154,9 +154,9 @@ def padded_rows(batch: Batch, recipe: Recipe, most: int) -> Iterator[dict[str, T
         for row, draw in enumerate(members):
             rows["input_ids"][row, : len(paths[draw])] = torch.from_numpy(paths[draw])
             rows["attention_mask"][row, : len(paths[draw])] = 1
-            own = slice(bounds[steps[draw]], bounds[steps[draw + 1]])
+            span = slice(bounds[steps[draw]], bounds[steps[draw + 1]])
             for name, values in columns.items():
-                rows[name][row, position[own]] = torch.from_numpy(values[own])
+                rows[name][row, position[span]] = torch.from_numpy(values[span])
         yield rows
 
 
@@ -237,9 +237,9 @@ def main() -> None:
         def in_sequences() -> list[Tensor]:
             return step("sequence")
 
-        def read(found: list[Tensor]) -> np.ndarray:
+        def read(tensors: list[Tensor]) -> np.ndarray:
             # Loss and gradients, in units of the largest entry of each.
-            return np.concatenate([(part / part.abs().max()).flatten().numpy() for part in found])
+            return np.concatenate([(part / part.abs().max()).flatten().numpy() for part in tensors])
 
         for peer, call in (("sequence layout", in_sequences), ("transformers, padded", padded)):
             bench.against(name, peer, in_tree, call, runs=options.runs, goal=goal, read=read, tolerance=1e-3)

@@ -61,12 +61,12 @@ def main() -> None:
     against("importance weights, sequence", "verl", kept("sequence"), corrected("sequence"), 1e-3)
 
     def diagnostics() -> list[float]:
-        found = weight.importance_diagnostics(log_ratios, offsets)
-        return [found.k1, found.k3, found.chi_squared_token, found.chi_squared_sequence]
+        result = weight.importance_diagnostics(log_ratios, offsets)
+        return [result.k1, result.k3, result.chi_squared_token, result.chi_squared_sequence]
 
     def metrics() -> list[float]:
-        found = verl.compute_offpolicy_metrics(new, new - rows, mask)
-        return [float(found[name]) for name in ("kl", "k3_kl", "chi2_token", "chi2_seq")]
+        result = verl.compute_offpolicy_metrics(new, new - rows, mask)
+        return [float(result[name]) for name in ("kl", "k3_kl", "chi2_token", "chi2_seq")]
 
     against("divergences", "verl", diagnostics, metrics, 1e-3)
 

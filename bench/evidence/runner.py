@@ -46,11 +46,11 @@ def measured(run: Run) -> dict[str, Any]:
     try:
         start = pretrained.load(world) if world.pretrained else warm_start.load(world, run.seed)
         ready = time.process_time()
-        found = {"status": "done", **training.train(world, arm, run.seed, start), "start": start.digest}
+        record = {"status": "done", **training.train(world, arm, run.seed, start), "start": start.digest}
     except Exception as error:  # noqa: BLE001 -- any failure of a recipe is its record
         traceback.print_exc()
         return {"status": "failed", "error": f"{type(error).__name__}: {_short(error)}"}
-    return {**found, "cpu_s": round(time.process_time() - ready, 1), "start_cpu_s": round(ready - begin, 1)}
+    return {**record, "cpu_s": round(time.process_time() - ready, 1), "start_cpu_s": round(ready - begin, 1)}
 
 
 def fill(found: Records, runs: Sequence[Run], processes: int, minutes: float, **more: Any) -> int:
@@ -133,9 +133,9 @@ def main() -> None:
         and options.arm in (None, run.arm)
         and run.seed in (options.seeds or (run.seed,))
     ]
-    found = records.study(studies.file_of(options.study))
-    added = fill(found, kept, options.processes, options.minutes, **more)
-    left = sum(run not in found for run in runs)
+    study = records.study(studies.file_of(options.study))
+    added = fill(study, kept, options.processes, options.minutes, **more)
+    left = sum(run not in study for run in runs)
     print(f"{options.study}: {added} runs added, {left} of {len(runs)} left")
 
 

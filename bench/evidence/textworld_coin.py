@@ -138,10 +138,10 @@ class CoinGame(Played):
 
     def step(self, action: str) -> env.StepResult:
         """Take an action."""
-        found = super().step(action)
-        if action in _BACK and not found.flags & env.StepFlag.FORMAT_ERROR:
+        result = super().step(action)
+        if action in _BACK and not result.flags & env.StepFlag.FORMAT_ERROR:
             self._moves.append(action)
-        return found
+        return result
 
     def best(self) -> str:
         """Return the way back to the walkthrough, or its next command."""

@@ -78,8 +78,8 @@ def test_tables_fit_the_terminal(agentrl, recorded, command, columns) -> None:
     printed = agentrl(command, recorded, columns=columns)
     assert max(map(len, printed.splitlines())) <= columns
     heads = [name for line in printed.splitlines() if line.startswith("iteration ") for name in line.split()]
-    whole = agentrl(command, recorded).splitlines()[0].split()
-    assert [name for name in heads if name != "iteration"] == whole[1:], (
+    full_heads = agentrl(command, recorded).splitlines()[0].split()
+    assert [name for name in heads if name != "iteration"] == full_heads[1:], (
         "every column is there once, beside its iteration"
     )
     assert (heads.count("iteration") == 1) == (columns == 200 or (command, columns) == ("ls", 80))
@@ -171,8 +171,8 @@ def test_show_prints_the_group_text_and_advantages_of_a_trajectory(agentrl, reco
     flat = re.sub(r"[\s│├└─]+", "", printed)
     run = scan(recorded)
     members = run.trajectories.filter(group_id=branch["group_id"]).collect()
-    told = re.findall(r"trajector(?:y|ies)([\d,]+):finished", flat)
-    assert sorted(int(number) for ids in told for number in ids.split(",")) == sorted(members["trajectory_id"])
+    id_lists = re.findall(r"trajector(?:y|ies)([\d,]+):finished", flat)
+    assert sorted(int(number) for ids in id_lists for number in ids.split(",")) == sorted(members["trajectory_id"])
     assert f"reward{branch['reward']:.3f},shownbelow" in flat
     assert f"branchoftrajectory{branch['parent_trajectory']}" in flat
     path = run.trajectories.filter(trajectory_id=branch["trajectory_id"]).agentrl.paths(run).collect()["tokens"][0]
@@ -207,9 +207,9 @@ def test_show_without_a_tokenizer_shows_ids(agentrl, recorded, tmp_path) -> None
     tokens = scan(run).nodes.collect()["tokens"][0].to_list()
     ids = " ".join(map(str, tokens))
     assert ids in agentrl("show", run, 0)
-    given = agentrl("show", run, 0, "--tokenizer", recorded / "start")
-    assert given == agentrl("show", recorded, 0)
-    assert given == agentrl("show", run, 0, "--tokenizer", recorded / "start" / "tokenizer.json")
+    output = agentrl("show", run, 0, "--tokenizer", recorded / "start")
+    assert output == agentrl("show", recorded, 0)
+    assert output == agentrl("show", run, 0, "--tokenizer", recorded / "start" / "tokenizer.json")
     missing = agentrl("show", run, 0, "--tokenizer", tmp_path, status=1)
     assert f"{tmp_path / 'tokenizer.json'} does not exist" in missing
     (tmp_path / "tokenizer.json").write_text("{}")

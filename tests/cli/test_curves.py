@@ -144,9 +144,9 @@ def test_show_prints_branches_with_equal_tokens_on_one_line(agentrl, recorded) -
     alike = (
         paths.filter(pl.col("parent_trajectory").is_null()).group_by("group_id", "text").agg(pl.col("trajectory_id"))
     )
-    found = alike.filter(pl.col("trajectory_id").list.len() > 1, pl.col("group_id") >= 3).sort("trajectory_id")
-    assert len(found) > 0
-    for ids in found["trajectory_id"]:
+    branches = alike.filter(pl.col("trajectory_id").list.len() > 1, pl.col("group_id") >= 3).sort("trajectory_id")
+    assert len(branches) > 0
+    for ids in branches["trajectory_id"]:
         printed = agentrl("show", recorded, ids[0])
         above = printed[: printed.index("shown below")]
         assert f"x {len(ids)}" in above.splitlines()[-2]

@@ -146,24 +146,28 @@ class Clock(SmallWorld):
         return StepResult(reward=float(seed % 2), terminated=True, success=True)
 
     async def generate(self, request: Request) -> Segment:
-        version, said = self.policy_version, list[int]()
-        begun = int(np.argmax(request.tokens[::-1] < SAID))
+        version, sampled = self.policy_version, list[int]()
+        prefix_length = int(np.argmax(request.tokens[::-1] < SAID))
         self.loop = asyncio.get_running_loop()
         over: asyncio.Future[str] = self.loop.create_future()
-        whole = min(TURN - begun, request.sampling.max_tokens)
-        self.ticking[request] = said, whole, over
+        length = min(TURN - prefix_length, request.sampling.max_tokens)
+        self.ticking[request] = sampled, length, over
         try:
             reason = await over
         finally:
             del self.ticking[request]
-        if reason == "stop" and begun + whole < TURN:
+        if reason == "stop" and prefix_length + length < TURN:
             reason = "length"
         elif reason == "stop":
-            said[-1] = END
-        if len(said) and begun == 0 and np.sum(request.tokens == END) + 1 == turns(*map(int, request.group.split("."))):
-            said[0] = LAST
-        numbers = np.zeros(len(said), np.float32)
-        return Segment(np.array(said, np.int32), numbers, numbers, reason, version, request.seed)  # type: ignore[arg-type]
+            sampled[-1] = END
+        if (
+            len(sampled)
+            and prefix_length == 0
+            and np.sum(request.tokens == END) + 1 == turns(*map(int, request.group.split(".")))
+        ):
+            sampled[0] = LAST
+        numbers = np.zeros(len(sampled), np.float32)
+        return Segment(np.array(sampled, np.int32), numbers, numbers, reason, version, request.seed)  # type: ignore[arg-type]
 
     def waiting(self) -> Counter[str]:
         """Return how many trajectories of each group wait."""
@@ -176,10 +180,10 @@ class Clock(SmallWorld):
         assert done.wait(QUIET)
 
     def _tick(self, group: str, done: threading.Event) -> None:
-        for request, (said, whole, over) in list(self.ticking.items()):
+        for request, (sampled, length, over) in list(self.ticking.items()):
             if request.group == group and not over.done():
-                said.append(SAID)
-                if len(said) == whole:
+                sampled.append(SAID)
+                if len(sampled) == length:
                     over.set_result("stop")
         done.set()
 

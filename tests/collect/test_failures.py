@@ -115,10 +115,10 @@ def test_a_permanent_failure_fails_only_its_own_branch(tmp_path: Path, runs: str
     assert failed["info"].str.contains("the server is down").all()
     actions = pl.DataFrame(batch.nodes).filter(pl.col("kind") == 1)
     assert len(actions) == 4 * 3 + (0 if without_tokens else 4 * 2), "sampled tokens are kept"
-    said: list[Any] = []
-    collect.on_iteration(lambda _, metrics: said.append(metrics["collect"]))
+    received: list[Any] = []
+    collect.on_iteration(lambda _, metrics: received.append(metrics["collect"]))
     collect.end_iteration(recipes.GRPO.credit(batch), {})
-    assert said == [{"draws": 4, "unscored": 0, "failed": 4, "abandoned": 0}], "without a token too"
+    assert received == [{"draws": 4, "unscored": 0, "failed": 4, "abandoned": 0}], "without a token too"
     collect.close()
 
 
@@ -153,10 +153,10 @@ def test_threads_that_are_given_up_are_counted_until_there_are_too_many(
     with pytest.warns(RuntimeWarning, match="took longer than 1.5 s"):
         batch = collect(tasks=2, group_size=1)
     assert seen[-1] == 3, "once, and two repairs"
-    said: list[Any] = []
-    collect.on_iteration(lambda _, metrics: said.append(metrics["collect"]))
+    received: list[Any] = []
+    collect.on_iteration(lambda _, metrics: received.append(metrics["collect"]))
     collect.end_iteration(recipes.GRPO.credit(batch), {})
-    assert said == [{"draws": 1, "unscored": 0, "failed": 1, "abandoned": 3}]
+    assert received == [{"draws": 1, "unscored": 0, "failed": 1, "abandoned": 3}]
     monkeypatch.setattr("agentrl_core.env.runtime.thread_worker._MOST_ABANDONED", 4)
     with pytest.raises(InvalidInputError, match=r"FailingWorld: 5 calls took longer than 1.5 s, .*: runs=\"process\""):
         collect.evaluate(tasks=2, split="train", samples=4)
@@ -279,11 +279,11 @@ def test_a_program_that_raises_fails_its_group_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("groups", [2, 12])
 def test_a_program_that_always_raises_stops_the_collection(tmp_path: Path, groups: int) -> None:
-    begun: list[str] = []
+    started: list[str] = []
 
     class Wrong(rollout.Rollout):
         async def group(self, group: Group) -> None:
-            begun.append(group.name)
+            started.append(group.name)
             await group.run(group.start_many(1))
             raise KeyError("a typo")
 
@@ -292,7 +292,7 @@ def test_a_program_that_always_raises_stops_the_collection(tmp_path: Path, group
         arl.Collector(Engine(), world, recipes.GRPO.replace(rollout=Wrong()), task_pool=16, concurrency=2)(
             tasks=groups, group_size=2
         )
-    assert len(begun) <= 9, "a typo does not burn a night"
+    assert len(started) <= 9, "a typo does not burn a night"
 
 
 def test_asynchronous_episodes_run_in_the_loop() -> None:

@@ -99,11 +99,11 @@ def trained(collector: Any, path: Path, *, tasks: int, restarts: bool) -> Any:
         metrics: dict[str, Any] = {name: float(iteration) for name in NAMES if name != "steps"}
         collect.end_iteration(batch, {**metrics, "nested": dict.fromkeys(NAMES, 1.0)})
     assert store is not None
-    found = [shown(store.batch(iteration)) for iteration in range(ITERATIONS)]
+    batches = [shown(store.batch(iteration)) for iteration in range(ITERATIONS)]
     arrays = {name: array.tolist() for name, array in store.arrays.items()}
     closed = [json.loads(state) for state in pl.DataFrame(store.write_log)["state"].drop_nulls()]
     store.close()
-    return found, arrays, closed
+    return batches, arrays, closed
 
 
 def shown(batch: Batch) -> Any:

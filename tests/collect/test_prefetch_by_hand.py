@@ -124,28 +124,28 @@ class Clock(SmallWorld):
         return StepResult(reward=float(seed % 2), terminated=True, success=True)
 
     async def generate(self, request: Request) -> Segment:
-        version, said = self.policy_version, list[int]()
-        begun = int(np.argmax(request.tokens[::-1] != SAID))
+        version, sampled = self.policy_version, list[int]()
+        prefix_length = int(np.argmax(request.tokens[::-1] != SAID))
         self.loop = asyncio.get_running_loop()
         over: asyncio.Future[str] = self.loop.create_future()
-        self.ticking[request] = said, TURN - begun, over
+        self.ticking[request] = sampled, TURN - prefix_length, over
         self.asked += 1
         reason = await over
         del self.ticking[request]
-        numbers = np.zeros(len(said), np.float32)
-        return Segment(np.array(said, np.int32), numbers, numbers, reason, version, request.seed)  # type: ignore[arg-type]
+        numbers = np.zeros(len(sampled), np.float32)
+        return Segment(np.array(sampled, np.int32), numbers, numbers, reason, version, request.seed)  # type: ignore[arg-type]
 
     def tick(self) -> None:
         """Generate one more token of each segment."""
         self.loop.call_soon_threadsafe(self._tick)
 
     def _tick(self) -> None:
-        for said, wanted, over in self.ticking.values():
+        for sampled, length, over in self.ticking.values():
             if over.done():
                 continue
-            said.append(SAID)
-            if len(said) == wanted:
-                said[-1] = END
+            sampled.append(SAID)
+            if len(sampled) == length:
+                sampled[-1] = END
                 over.set_result("stop")
 
     def update_weights(self, _model: object, version: int) -> None:
@@ -165,10 +165,10 @@ class Clock(SmallWorld):
 def of_versions(batch: Batch, iteration: int) -> Counter[tuple[int, int]]:
     """Return the sampled tokens of a batch, by iteration and version."""
     nodes = pl.DataFrame(batch.nodes).filter(pl.col("policy_version").is_not_null())
-    found: Counter[tuple[int, int]] = Counter()
+    counts: Counter[tuple[int, int]] = Counter()
     for version, tokens in zip(nodes["policy_version"].to_list(), nodes["tokens"].list.len().to_list(), strict=True):
-        found[iteration, version] += tokens
-    return found
+        counts[iteration, version] += tokens
+    return counts
 
 
 def selected(count: int) -> list[list[int]]:

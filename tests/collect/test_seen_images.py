@@ -82,13 +82,13 @@ def test_an_interrupted_run_resumes_with_its_recorded_responses(tmp_path: Path) 
             except KeyboardInterrupt:
                 return generate, None
 
-    whole, expected = run(None, tmp_path / "whole")
+    uninterrupted, expected = run(None, tmp_path / "whole")
     first, nothing = run(5, tmp_path / "cut")
     second, batch = run(None, tmp_path / "cut")
     assert nothing is None
-    assert whole.asked == 2 * 2 * TURNS
-    assert 0 < second.asked < whole.asked, "answers of the rollout log are not asked again"
-    assert first.asked + second.asked >= whole.asked
+    assert uninterrupted.asked == 2 * 2 * TURNS
+    assert 0 < second.asked < uninterrupted.asked, "answers of the rollout log are not asked again"
+    assert first.asked + second.asked >= uninterrupted.asked
     for table in ("nodes", "trajectories"):
         frames = [pl.DataFrame(getattr(each, table)).drop("created_us", strict=False) for each in (batch, expected)]
         assert frames[0].equals(frames[1], null_equal=True)

@@ -94,10 +94,10 @@ def test_no_kernels_without_cuda_or_where_it_is_switched_off(monkeypatch: pytest
 def test_without_cuda_core_kernels_are_skipped_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     original = builtins.__import__
 
-    def without(name: str, *given: object, **more: object) -> object:
+    def without(name: str, *arguments: object, **more: object) -> object:
         if name.startswith("cuda"):
             raise ImportError(name)
-        return original(name, *given, **more)
+        return original(name, *arguments, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
     cuda._loaded.cache_clear()

@@ -268,14 +268,14 @@ def test_a_batch_refuses(batch: Batch, call: Callable[[Batch], object], message:
 
 
 def test_a_column_that_is_not_there_is_not_found(batch: Batch) -> None:
-    made = batch.with_columns("draw", score=np.zeros(batch.num_draws)).with_columns(
+    result = batch.with_columns("draw", score=np.zeros(batch.num_draws)).with_columns(
         "token", weight=batch.token_weights([0])
     )
     for name, level in [("advantage", "draw"), ("advantage", "token"), ("weight", "step"), ("score", "node_token")]:
-        assert not made.has(name, level)
+        assert not result.has(name, level)
         message = rf'no column "{name}" at level "{level}" \(computed so far: \["score", "weight"\]\)'
         with pytest.raises(NotFoundError, match=message):
-            made.column(name, level)
+            result.column(name, level)
     with pytest.raises(NotFoundError, match='no column "nothing"'):
         batch.keys("nothing", "token")
 

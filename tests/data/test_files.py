@@ -73,8 +73,8 @@ def test_a_folder_gets_its_name_when_its_files_are_on_the_disk(
 def test_an_interrupt_as_the_file_appears_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = os.open
 
-    def interrupted(*given: object) -> int:
-        os.close(opened(*given))  # type: ignore[arg-type]
+    def interrupted(*arguments: object) -> int:
+        os.close(opened(*arguments))  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "open", interrupted)

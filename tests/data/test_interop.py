@@ -132,11 +132,11 @@ def test_a_table_is_streamed_repeatedly_and_its_streams_outlive_it() -> None:
 
 
 def test_a_reader_can_request_other_arrow_types(batch: Batch) -> None:
-    wanted = pa.schema(
+    schema = pa.schema(
         field.with_type(pa.large_string()) if field.type == pa.string() else field
         for field in pa.schema(batch.trajectories)
     )
-    cast = pa.RecordBatchReader.from_stream(batch.trajectories, schema=wanted).read_all()
+    cast = pa.RecordBatchReader.from_stream(batch.trajectories, schema=schema).read_all()
     assert cast.schema.field("task_id").type == pa.large_string()
     assert cast["task_id"].to_pylist() == pa.table(batch.trajectories)["task_id"].to_pylist()
 

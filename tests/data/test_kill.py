@@ -32,28 +32,28 @@ def start(folder: Path, *options: str) -> subprocess.Popen[str]:
 
 def killed(writers: subprocess.Popen[str], words: int, seconds: float) -> list[tuple[str, int]]:
     """Kill a writer a few words and seconds after it has opened the store; return its output."""
-    said: list[tuple[str, int]] = []
+    events: list[tuple[str, int]] = []
 
     def hear() -> None:
         word, number = writers.stdout.readline().split()
-        said.append((word, int(number)))
+        events.append((word, int(number)))
 
     def listen(last: str) -> None:
-        while not said or said[-1][0] != last:
+        while not events or events[-1][0] != last:
             hear()
 
     writers.stdin.write("\n")
     writers.stdin.flush()
     listen("process")
-    process = said[-1][1]
+    process = events[-1][1]
     listen("open")
     for _ in range(words):
         hear()
     time.sleep(seconds)
     os.kill(process, signal.SIGKILL)
     listen("died")
-    assert said[-1][1] == signal.SIGKILL
-    return said
+    assert events[-1][1] == signal.SIGKILL
+    return events
 
 
 def check_scan(folder: Path) -> int:

@@ -47,8 +47,8 @@ def test_every_example_is_in_the_gallery_and_tested() -> None:
     assert len(programs) >= 8
     assert set(sections()) == programs == {*PRINTED, *ELSEWHERE, "calculator", "vision"}
     for name in ELSEWHERE:
-        found = [path for path in (ROOT / "tests").rglob("*.py") if path.stem != "test_gallery"]
-        assert any(re.search(rf"\b{name}\b", path.read_text(encoding="utf-8")) for path in found), name
+        test_files = [path for path in (ROOT / "tests").rglob("*.py") if path.stem != "test_gallery"]
+        assert any(re.search(rf"\b{name}\b", path.read_text(encoding="utf-8")) for path in test_files), name
 
 
 def test_examples_are_short() -> None:

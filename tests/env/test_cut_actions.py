@@ -125,8 +125,8 @@ def test_a_tool_call_cut_by_the_token_limit_is_not_a_format_error() -> None:
     world = tools()
     call = '<tool_call>{"name": "calculator", "arguments": {"expression": "73+15"}}'
     [task] = world.tasks(1)
-    whole, cut = (world.reset(task, 0).step(Action(call, reason)) for reason in ("stop", "length"))
-    assert (whole.flags, cut.flags) == (StepFlag.FORMAT_ERROR, 0)
+    complete, cut = (world.reset(task, 0).step(Action(call, reason)) for reason in ("stop", "length"))
+    assert (complete.flags, cut.flags) == (StepFlag.FORMAT_ERROR, 0)
     assert cut.observation == [
         {"role": "tool", "content": "the action was cut at the limit of its tokens; call the tool again, in fewer"}
     ]

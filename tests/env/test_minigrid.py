@@ -37,8 +37,8 @@ def test_described_objects_are_at_their_described_places():
             column, row = (
                 world.agent_pos[axis] + forward * world.dir_vec[axis] + across * right[axis] for axis in (0, 1)
             )
-            found = world.grid.get(column, row)
-            assert f"{found.color} {found.type}" == thing
+            cell = world.grid.get(column, row)
+            assert f"{cell.color} {cell.type}" == thing
             named += 1
     assert named > 30
 

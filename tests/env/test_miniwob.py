@@ -50,7 +50,7 @@ def parts(episode):
 
 def descendants(process):
     """Return processes that a process started, directly or indirectly."""
-    found, waiting = set(), [process]
+    processes, waiting = set(), [process]
     while waiting:
         parent = waiting.pop()
         for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -59,10 +59,10 @@ def descendants(process):
             except OSError:
                 continue
             number = int(stat.parent.name)
-            if int(fields[1]) == parent and number not in found:
-                found.add(number)
+            if int(fields[1]) == parent and number not in processes:
+                processes.add(number)
                 waiting.append(number)
-    return found
+    return processes
 
 
 def alive(processes):

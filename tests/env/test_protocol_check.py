@@ -165,8 +165,8 @@ def outcomes(**fields):
     """Return episodes with other outcomes."""
 
     def outcome(self, action):
-        made = Episode.outcome(self, action)
-        return StepResult(**{**vars(made), **fields})
+        result = Episode.outcome(self, action)
+        return StepResult(**{**vars(result), **fields})
 
     return broken(episode_outcome=outcome)
 

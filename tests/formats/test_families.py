@@ -34,12 +34,15 @@ def trained(messages, tok, **chat):
 
 
 def contexts(messages, tok, **chat):
-    found = from_chats([{"messages": messages, **chat}], tok).contexts()
+    token_contexts = from_chats([{"messages": messages, **chat}], tok).contexts()
     texts = []
-    for place in range(len(found.draws)):
-        begin = int(found.offsets[place])
-        steps = range(int(found.steps[place]), int(found.steps[place + 1]))
-        texts += [tok.decode(found.tokens[begin : begin + int(found.begins[step])].tolist()) for step in steps]
+    for place in range(len(token_contexts.draws)):
+        begin = int(token_contexts.offsets[place])
+        steps = range(int(token_contexts.steps[place]), int(token_contexts.steps[place + 1]))
+        texts += [
+            tok.decode(token_contexts.tokens[begin : begin + int(token_contexts.begins[step])].tolist())
+            for step in steps
+        ]
     return texts
 
 
@@ -99,10 +102,10 @@ def test_pieces_of_a_chat_join_to_the_conversation(name):
     chat = Chat(tok)
     action = np.append(tok("Cold.")["input_ids"], chat.end_of_turn).astype(np.int32)
     pieces = [chat.prompt("how warm is it?"), action, chat.observation(MORE, int(action[-1]))]
-    whole = tok.apply_chat_template([WARM, COLD, MORE], tokenize=False, add_generation_prompt=True)
+    conversation = tok.apply_chat_template([WARM, COLD, MORE], tokenize=False, add_generation_prompt=True)
     if name == "harmony":  # the engine generates the end of a last answer, and the header of its channel
-        whole = whole.replace("<|channel|>final<|message|>Cold.<|end|>", "Cold.<|return|>")
-    assert tok.decode(np.concatenate(pieces).tolist()) == whole
+        conversation = conversation.replace("<|channel|>final<|message|>Cold.<|end|>", "Cold.<|return|>")
+    assert tok.decode(np.concatenate(pieces).tolist()) == conversation
 
 
 def test_an_end_that_was_not_generated_is_written():

@@ -87,8 +87,13 @@ def trace(source):
     nodes = [{"parent": None, "message": message, "token_ids": [1, 2], "mask": [False] * 2, "sampled": False}]
     for turn in range(source.randint(1, 3)):
         answer = {"role": "assistant", "content": "Cold.", **source.more()}
-        said = {"token_ids": [3, 4, 5 + turn], "mask": [False, True, True], "sampled": True, "logprobs": [-0.5, -0.25]}
-        nodes.append({"parent": source.choice([0, len(nodes) - 1]), "message": answer, **said, **source.more()})
+        token_fields = {
+            "token_ids": [3, 4, 5 + turn],
+            "mask": [False, True, True],
+            "sampled": True,
+            "logprobs": [-0.5, -0.25],
+        }
+        nodes.append({"parent": source.choice([0, len(nodes) - 1]), "message": answer, **token_fields, **source.more()})
         reply = {"role": "tool", "content": "4", **source.more()}
         shown = {"token_ids": [9], "mask": [False], "sampled": False}
         nodes.append({"parent": len(nodes) - 1, "message": reply, **shown, **source.more()})

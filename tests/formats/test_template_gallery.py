@@ -30,12 +30,15 @@ def template(request):
 
 
 def contexts(batch, tokenizer):
-    found = batch.contexts()
+    token_contexts = batch.contexts()
     texts = []
-    for place in range(len(found.draws)):
-        begin = int(found.offsets[place])
-        steps = range(int(found.steps[place]), int(found.steps[place + 1]))
-        texts += [tokenizer.decode(found.tokens[begin : begin + int(found.begins[step])].tolist()) for step in steps]
+    for place in range(len(token_contexts.draws)):
+        begin = int(token_contexts.offsets[place])
+        steps = range(int(token_contexts.steps[place]), int(token_contexts.steps[place + 1]))
+        texts += [
+            tokenizer.decode(token_contexts.tokens[begin : begin + int(token_contexts.begins[step])].tolist())
+            for step in steps
+        ]
     return texts
 
 

@@ -25,7 +25,7 @@ MAY_CONNECT = {
 
 def imported(path: Path) -> set[str]:
     """Return the packages that a file imports, anywhere in it; `urllib.request` counts as `http`."""
-    found: set[str] = set()
+    packages: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -33,8 +33,8 @@ def imported(path: Path) -> set[str]:
             names = [node.module]
         else:
             continue
-        found |= {"http" if name.startswith("urllib.request") else name.partition(".")[0] for name in names}
-    return found
+        packages |= {"http" if name.startswith("urllib.request") else name.partition(".")[0] for name in names}
+    return packages
 
 
 def test_only_known_files_can_connect(root: Path) -> None:

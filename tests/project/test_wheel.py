@@ -45,9 +45,9 @@ def test_wheel_holds_the_typed_package_and_its_licences(wheel: Path) -> None:
 
 def kernels(root: Path) -> dict[str, bytes]:
     """Return the CUDA sources by their names in the package."""
-    found = {f"agentrl_core/cuda/{path.name}": path.read_bytes() for path in (root / "cuda").glob("*.cu")}
-    assert found
-    return found
+    sources = {f"agentrl_core/cuda/{path.name}": path.read_bytes() for path in (root / "cuda").glob("*.cu")}
+    assert sources
+    return sources
 
 
 def test_wheel_holds_the_kernels(wheel: Path, root: Path) -> None:

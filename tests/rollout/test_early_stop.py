@@ -54,9 +54,9 @@ def collector(world: Uneven, program: EarlyStop, store: Store | None = None) -> 
 
 def test_rollouts_that_never_end_are_aborted() -> None:
     batch = collector(Uneven(), EarlyStop(of_all=0.5, of_group=0.25))(tasks=6, group_size=8)
-    found = statuses(batch)
-    assert set(found) == {"finished", "aborted"}
-    assert batch.num_draws == found.count("finished") >= 24
+    status_list = statuses(batch)
+    assert set(status_list) == {"finished", "aborted"}
+    assert batch.num_draws == status_list.count("finished") >= 24
     of_groups = pl.DataFrame(batch.draws).group_by("group_id").len()["len"].to_list()
     assert len(of_groups) == 6
     assert min(of_groups) >= 2

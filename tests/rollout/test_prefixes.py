@@ -114,8 +114,8 @@ def test_a_branch_can_continue_a_stored_trajectory() -> None:
 def test_the_beginning_of_a_branch_begins_another_group() -> None:
     async def group(program: Any, group: Group) -> None:
         if len(group.key) > 2:
-            [begun] = await group.run([group.start(prefix=kept[0])])
-            assert begun.turns[0].text == began[0]
+            [prefixed] = await group.run([group.start(prefix=kept[0])])
+            assert prefixed.turns[0].text == began[0]
             return
         branch = group.start()
         await branch.turn()
@@ -243,10 +243,10 @@ def test_the_same_actions_under_another_prompt() -> None:
         with pytest.raises(InvalidInputError, match="await a turn first"):
             running.with_prompt(None)
         await running.turn()
-        told = running.with_prompt("other")
+        reprompted = running.with_prompt("other")
         assert running.over
-        assert not told.over
-        await group.run([told])
+        assert not reprompted.over
+        await group.run([reprompted])
 
     batch = rolled_out(group, world := Speaking(), sampled=8 + 12)
     assert len(world.seen) == 3

@@ -262,11 +262,11 @@ def test_derived_groups_and_effects() -> None:
 
 
 def test_sampling_by_request_and_roles() -> None:
-    asked: list[Sampling] = []
+    samplings: list[Sampling] = []
 
     class Listening(SmallWorld):
         async def generate(self, request: Any) -> Any:
-            asked.append(request.sampling)
+            samplings.append(request.sampling)
             return await super().generate(request)
 
     class ReMax(Rollout):
@@ -275,7 +275,7 @@ def test_sampling_by_request_and_roles() -> None:
             await group.run([group.start(), greedy])
 
     batch = collected(ReMax(), Listening(long_way), tasks=1, sampling=Sampling(temperature=0.7, max_tokens=8))
-    assert {each.temperature for each in asked} == {0.0, 0.7}
+    assert {each.temperature for each in samplings} == {0.0, 0.7}
     assert rows(batch, "nodes").filter(pl.col("kind") == ACTION)["sampling"].struct.field("temperature").n_unique() == 2
     assert sorted(rows(batch)["role"]) == [0, 1]
     draws = rows(batch, "draws")

@@ -57,20 +57,24 @@ def test_each_rollout_spec_applies_its_own_hint_prefill_and_role() -> None:
 
 
 def test_a_solution_hint_prefills_the_requested_share() -> None:
-    def said(solution: tuple[str, ...], **options: object) -> list[tuple[list[str], str]]:
+    def actions_and_trained_text(solution: tuple[str, ...], **options: object) -> list[tuple[list[str], str]]:
         members = RolloutSpec(1, prefill=SolutionHint(**options), prefill_trained=True)
         run = solve(Rounds(members=members), in_turn(WRONG), world=Riddles(solution))
         return [(row.actions, row.trained) for row in run.rows]
 
-    whole = ("look", RIGHT)
-    assert said(whole) == [(["look", RIGHT], f"look{END}{RIGHT}{END}")]
+    full_solution = ("look", RIGHT)
+    assert actions_and_trained_text(full_solution) == [(["look", RIGHT], f"look{END}{RIGHT}{END}")]
     # 0.5 of 2 actions is 1 whole one.
-    assert said(whole, share=0.5, unit="actions") == [(["look", WRONG], f"look{END}{WRONG}{END}")]
+    assert actions_and_trained_text(full_solution, share=0.5, unit="actions") == [
+        (["look", WRONG], f"look{END}{WRONG}{END}")
+    ]
     # 0.25 of 4 + 22 = 26 characters are floor(6.5) = 6: "look", and 2 of the answer.
-    assert said(whole, share=0.25) == [(["look", f"<a{WRONG}"], f"look{END}<a{WRONG}{END}")]
+    assert actions_and_trained_text(full_solution, share=0.25) == [(["look", f"<a{WRONG}"], f"look{END}<a{WRONG}{END}")]
     # 0.5 of 9 tokens, which are bytes, are floor(4.5) = 4.
-    assert said(("some tale",), share=0.5, unit="tokens") == [([f"some{WRONG}"], f"some{WRONG}{END}")]
-    assert said(()) == [([WRONG], f"{WRONG}{END}")]
+    assert actions_and_trained_text(("some tale",), share=0.5, unit="tokens") == [
+        ([f"some{WRONG}"], f"some{WRONG}{END}")
+    ]
+    assert actions_and_trained_text(()) == [([WRONG], f"{WRONG}{END}")]
     with pytest.raises(RecipeError, match="train_without_hint=True is not possible; say what is shown"):
         RolloutSpec(train_without_hint=True)
 
@@ -180,10 +184,10 @@ def test_v05_stops_when_one_more_does_not_pay() -> None:
 
 
 def test_v05_requests_the_prior_from_a_value_model() -> None:
-    asked: list[int] = []
+    path_lengths: list[int] = []
 
     def value(paths: Sequence[np.ndarray]) -> list[float]:
-        asked.extend(len(path) for path in paths)
+        path_lengths.extend(len(path) for path in paths)
         return [1.0] * len(paths)
 
     program = CostAwareSampling(model="value")
@@ -193,8 +197,8 @@ def test_v05_requests_the_prior_from_a_value_model() -> None:
     assert run.fact("prior") == [1.0] * 4
     [helper] = [row for row in run.rows if row.role == "helper"]
     assert RIGHT not in helper.text
-    assert len(asked) == 1
-    assert 0 < asked[0] <= len(helper.text)
+    assert len(path_lengths) == 1
+    assert 0 < path_lengths[0] <= len(helper.text)
     assert check_resumes(program, by_chance(0.3), models={"value": value}) >= 2
 
 

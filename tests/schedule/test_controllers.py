@@ -26,11 +26,11 @@ from agentrl_core.schedule.condition import Plateau
 
 def values(controller: Controller, *seen: float) -> list[float]:
     """Return the value after each measurement; the state goes through JSON in between."""
-    state, found = controller.initial_state(), []
+    state, outputs = controller.initial_state(), []
     for number in seen:
         state = json.loads(json.dumps(controller.moved(state, dict.fromkeys(controller.reads, number))))
-        found.append(controller.value(state))
-    return found
+        outputs.append(controller.value(state))
+    return outputs
 
 
 CASES: list[tuple[Controller, list[float], list[float]]] = [

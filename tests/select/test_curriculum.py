@@ -39,11 +39,11 @@ def test_scores_by_hand() -> None:
 
 def test_probabilities_by_hand() -> None:
     # 0.2 / 4 + 0.8 w / sum w with w = 0, 1, 1, 2
-    found = select.ProportionalSampler(uniform=0.2).probabilities(np.array([0.0, 1.0, 1.0, 2.0]))
-    np.testing.assert_allclose(found, [0.05, 0.25, 0.25, 0.45])
+    probabilities = select.ProportionalSampler(uniform=0.2).probabilities(np.array([0.0, 1.0, 1.0, 2.0]))
+    np.testing.assert_allclose(probabilities, [0.05, 0.25, 0.25, 0.45])
     # exp((0.5 - s) / 0.1) for s = 0.5, 0.6: 1 and exp(-1)
-    found = select.ProportionalSampler(temperature=0.1).probabilities(Linear(-1.0)(np.array([0.5, 0.6])))
-    np.testing.assert_allclose(found, [1 / (1 + math.exp(-1)), math.exp(-1) / (1 + math.exp(-1))])
+    probabilities = select.ProportionalSampler(temperature=0.1).probabilities(Linear(-1.0)(np.array([0.5, 0.6])))
+    np.testing.assert_allclose(probabilities, [1 / (1 + math.exp(-1)), math.exp(-1) / (1 + math.exp(-1))])
     # No task has a weight yet: all are equal.
     assert select.ProportionalSampler(uniform=0.2).probabilities(np.zeros(4)).tolist() == [0.25] * 4
     assert select.ProportionalSampler(uniform=1.0).probabilities(np.array([3.0, 1.0])).tolist() == [0.5, 0.5]
@@ -91,13 +91,13 @@ def test_wrong_scores_are_clear_errors(sampler: select.Sampler, scores: list[flo
 def test_first_draws_follow_the_returned_probabilities(sampler: select.ProportionalSampler) -> None:
     scores, count = np.array([0.1, 0.4, 0.2, 0.3]), 20_000
     expected = sampler.probabilities(scores)
-    found = np.zeros(4)
+    counts = np.zeros(4)
     for key in range(count):
         places, chances = sampler.choose(scores, np.arange(4), 2, _core.rng.structural_seed(key))
-        found[places[0]] += 1
+        counts[places[0]] += 1
         assert chances.tolist() == expected[places].tolist()
     # 3 degrees of freedom: beyond 21.1 once in 10 000.
-    assert ((found - count * expected) ** 2 / (count * expected)).sum() < 21.1
+    assert ((counts - count * expected) ** 2 / (count * expected)).sum() < 21.1
     repeated = select.ProportionalSampler(replace=True).choose(scores, np.arange(4), 9, 3)[0]
     assert len(repeated) == 9
 
@@ -201,11 +201,11 @@ def test_stages_of_domains_by_a_metric_or_by_time() -> None:
     assert stages.parts(state, tasks)[0][0].tolist() == [True, True, True, False]
     timed = select.Curriculum("domain", "math,code", above=None, iterations=2)
     state = timed.initial_state()
-    found = []
+    stage_history = []
     for iteration in range(5):
         state = timed.next(state, Story().visits(iteration, {}), closed(iteration))
-        found.append(state["stage"])
-    assert found == [0, 1, 1, 1, 1]
+        stage_history.append(state["stage"])
+    assert stage_history == [0, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(

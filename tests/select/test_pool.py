@@ -45,15 +45,15 @@ class Made(Sequence[Task]):
 @given(st.dictionaries(st.sampled_from("abcd"), st.integers(0, 6), min_size=1))
 def test_worlds_take_turns(lengths: dict[str, int]) -> None:
     worlds = {name: Made(count, {"place": np.arange(count)}, name) for name, count in lengths.items()}
-    found = MixedTasks(worlds)
+    tasks = MixedTasks(worlds)
     expected = [(name, row) for row in range(max(lengths.values())) for name, count in lengths.items() if row < count]
-    assert len(found) == len(expected)
-    assert [(name, task.task_id) for name, task in found] == [(name, f"{name} {row}") for name, row in expected]
-    assert found[1:3] == [found[place] for place in range(1, min(3, len(found)))]
-    column = found.column("place")
+    assert len(tasks) == len(expected)
+    assert [(name, task.task_id) for name, task in tasks] == [(name, f"{name} {row}") for name, row in expected]
+    assert tasks[1:3] == [tasks[place] for place in range(1, min(3, len(tasks)))]
+    column = tasks.column("place")
     assert (column.tolist() if column is not None else []) == [row for _, row in expected]
     with pytest.raises(IndexError):
-        found[len(found)]
+        tasks[len(tasks)]
 
 
 def test_columns_of_the_environment() -> None:

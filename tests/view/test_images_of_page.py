@@ -24,10 +24,10 @@ JUNK = b'"><img src=x onerror="window.hacked=1">'
 
 
 def picture(width: int, height: int, kind: str = "PNG", noise: bool = False) -> bytes:
-    made, file = Picture.new("RGB", (width, height), (200, 30, 30)), io.BytesIO()
+    image, file = Picture.new("RGB", (width, height), (200, 30, 30)), io.BytesIO()
     if noise:
-        made = Picture.effect_noise((width, height), 200)
-    made.save(file, kind)
+        image = Picture.effect_noise((width, height), 200)
+    image.save(file, kind)
     return file.getvalue()
 
 

@@ -390,8 +390,8 @@ def test_night_and_day(at) -> None:
 def test_tokens_over_the_limit_are_left_out_with_a_note(browser, recorded, tmp_path) -> None:
     with arl.Store.open(recorded, read_only=True) as store:
         tokens = pl.DataFrame(store.nodes).group_by("group_id").agg(pl.col("tokens").list.len().sum())
-        whole = int(tokens["tokens"].sum())
-        page = Page.of(store, tokens=whole // 3).save(tmp_path / "part.html")
+        token_count = int(tokens["tokens"].sum())
+        page = Page.of(store, tokens=token_count // 3).save(tmp_path / "part.html")
         late = Page.of(store, iterations=(2, 3)).save(tmp_path / "late.html")
         with pytest.raises(InvalidInputError, match="tokens=0"):
             Page.of(store, tokens=0)
@@ -469,11 +469,11 @@ def test_a_selection_is_exported_with_texts_and_tokens(at, recorded) -> None:
         "[...document.querySelectorAll('button')].find((each) => each.textContent === 'Export selection').click()"
     )
     browser.until("globalThis.saved")
-    found = json.loads(browser.do("saved.text()"))
+    groups = json.loads(browser.do("saved.text()"))
     run = scan(recorded)
-    assert [group["group_id"] for group in found] == [0, 1, 2]
+    assert [group["group_id"] for group in groups] == [0, 1, 2]
     paths = run.trajectories.filter(group_id=1).agentrl.paths(run).agentrl.text(recorded).collect()
-    for member, row in zip(found[1]["members"], paths.rows(named=True), strict=True):
+    for member, row in zip(groups[1]["members"], paths.rows(named=True), strict=True):
         (context,) = member["contexts"]
         assert (member["trajectory_id"], member["reward"]) == (row["trajectory_id"], row["reward"])
         assert (context["tokens"], context["text"]) == (row["tokens"], row["text"])

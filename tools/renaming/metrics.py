@@ -51,8 +51,8 @@ class Metrics:
             if is_removed(gone) and text:
                 self._source.rename(self._source.span(node)[0], text, gone)
                 return None
-            if (found := renames.metric(text)) != text or (found := renames.column(text)) != text:
-                return found
+            if (renamed := renames.metric(text)) != text or (renamed := renames.column(text)) != text:
+                return renamed
             table = renames.metric(f"{text}.") if everywhere else ""
             return table[:-1] if table.endswith(".") else None
 

@@ -208,8 +208,14 @@ def test_an_interrupted_turn_ends_with_its_call(tmp_path):
 @pytest.mark.parametrize("named", [True, False])
 def test_a_fork_repeats_answers_of_another_session(named, tmp_path):
     """The lines of the other session are copied with its `session_meta`; earlier versions name it nowhere else."""
-    own = {**META["payload"], "id": "s2", **({"forked_from_id": "s1"} if named else {})}
-    rows = [{"type": "session_meta", "payload": own}, META, user("what is here?"), answer("One file."), answer("Two.")]
+    payload = {**META["payload"], "id": "s2", **({"forked_from_id": "s1"} if named else {})}
+    rows = [
+        {"type": "session_meta", "payload": payload},
+        META,
+        user("what is here?"),
+        answer("One file."),
+        answer("Two."),
+    ]
     line = 1 if named else 2
     with pytest.raises(UnsupportedError, match=f"line {line}: the session begins with a copy of the lines of 's1'"):
         list(read(write_lines(tmp_path / "r.jsonl", rows)))
