@@ -93,14 +93,12 @@ def main() -> None:
             lambda packs=packs: [pickle.dumps(list(each), protocol=5) for each in packs[1:]],  # type: ignore[misc]
         )
         bench.lines[-1]["bytes_per_token"] = round(sum(map(len, sent)) / tokens * ranks / (ranks - 1), 2)
-        unpickled_packs = measured(
-            bench, f"unpickle the packs of one of {ranks} ranks", lambda sent=sent: pickle.loads(sent[-1])
-        )  # type: ignore[misc]  # noqa: S301
+        parts = measured(bench, f"unpickle the packs of one of {ranks} ranks", lambda sent=sent: pickle.loads(sent[-1]))  # type: ignore[misc]  # noqa: S301
         received = float(bench.lines[-1]["cpu_s"])
         if ranks <= 8:
             every = [rank_packs, *(pickle.loads(each) for each in sent)]  # noqa: S301
             again = update.pack(max_tokens=MAX_TOKENS, layout="sequence", shards=ranks)[-1]
-            assert all(map(equal, again, unpickled_packs))
+            assert all(map(equal, again, parts))
             count = sum(len(pack.token) for packs_of_rank in every for pack in packs_of_rank)
             assert trained in (None, count)
             trained = count
