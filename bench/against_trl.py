@@ -87,11 +87,11 @@ def prompts(work: str) -> list[tuple[list[dict[str, str]], str]]:
         topics = [f"{one} {two}" for one in ("the sea", "a dog", "winter") for two in ("at night", "in Rome", "in May")]
         return [([{"role": "user", "content": f"Write a long story about {topic}."}], "") for topic in topics]
     system = "Say the largest number." if work == "curve" else GUIDE
-    shown = [{"role": "user", "content": "13 45 32"}, {"role": "assistant", "content": "45"}]
+    example = [{"role": "user", "content": "13 45 32"}, {"role": "assistant", "content": "45"}]
     pairs = []
     for _ in range(512):
         three = chance.sample(range(10, 100), 3)
-        chat = [{"role": "system", "content": system}, *shown, {"role": "user", "content": " ".join(map(str, three))}]
+        chat = [{"role": "system", "content": system}, *example, {"role": "user", "content": " ".join(map(str, three))}]
         pairs.append((chat, str(max(three))))
     return pairs
 
@@ -225,7 +225,7 @@ def trl(options: argparse.Namespace, shape: Work) -> Callable[[], dict[str, Any]
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    go, done = threading.Semaphore(0), threading.Semaphore(0)
+    go, finished = threading.Semaphore(0), threading.Semaphore(0)
     spent: dict[str, float] = {}
     about: dict[str, Any] = {}
     tokenizer = AutoTokenizer.from_pretrained(options.model)
@@ -240,7 +240,7 @@ def trl(options: argparse.Namespace, shape: Work) -> Callable[[], dict[str, Any]
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
             about["step"] = report(spent, about["began"])
-            done.release()
+            finished.release()
 
     class Timed(GRPOTrainer):  # type: ignore[misc]
         def _generate(self, *arguments: Any, **named: Any) -> Any:
@@ -336,11 +336,11 @@ def trl(options: argparse.Namespace, shape: Work) -> Callable[[], dict[str, Any]
 
     def step() -> dict[str, Any]:
         go.release()
-        done.acquire()
+        finished.acquire()
         outputs = about["step"]
         scored = outputs.pop("scored", 0.0)
-        kept = {name: about[name] for name in ("sampled", "path_tokens", "rows_run", "reward")}
-        return {**outputs, "rest": outputs["rest"] + scored, **kept}
+        totals = {name: about[name] for name in ("sampled", "path_tokens", "rows_run", "reward")}
+        return {**outputs, "rest": outputs["rest"] + scored, **totals}
 
     return step
 

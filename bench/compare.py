@@ -80,10 +80,10 @@ def table(base: list[Times], head: list[Times]) -> list[str]:
 
 def call(*command: str | Path, folder: Path = ROOT, **environment: str) -> str:
     """Return the output of a command."""
-    done = subprocess.run(  # noqa: S603 -- the programs below
+    completed = subprocess.run(  # noqa: S603 -- the programs below
         command, cwd=folder, env={**os.environ, **environment}, check=True, stdout=subprocess.PIPE, text=True
     )
-    return done.stdout
+    return completed.stdout
 
 
 def built(source: Path, side: Path, target: Path) -> None:

@@ -51,8 +51,8 @@ def read(result: tuple[Tensor, Tensor, Tensor]) -> list[float]:
     """Return the loss, and the gradients projected on a few random directions."""
     value, by_hidden, by_weight = result
     sides = [torch.randn(gradient.shape, generator=torch.Generator().manual_seed(1)) for gradient in result[1:]]
-    seen = [(side * gradient).sum() / gradient.norm() for side, gradient in zip(sides, result[1:], strict=True)]
-    return [float(one) for one in (value, by_hidden.norm(), by_weight.norm(), *seen)]
+    projections = [(side * gradient).sum() / gradient.norm() for side, gradient in zip(sides, result[1:], strict=True)]
+    return [float(one) for one in (value, by_hidden.norm(), by_weight.norm(), *projections)]
 
 
 def main() -> None:

@@ -135,8 +135,8 @@ def run(options: argparse.Namespace, shape: str, side: str, answers: Path) -> di
     """Measure in a process of its own."""
     command = [sys.executable, __file__, options.model, "--side", side, "--shape", shape, "--answers", str(answers)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)  # noqa: S603 - itself
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    completed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)  # noqa: S603 - itself
+    figures: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
     return figures
 
 

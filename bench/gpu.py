@@ -127,11 +127,13 @@ def judge(bench: Bench, shape: str, lines: dict[str, dict[str, Any]], *, most_ro
     ratio = lines["loss torch, chunks of 512"]["ms"] / loss_row["ms"]
     bench.bar("B2", "times faster than torch in chunks of 512", ratio, 3.0, at_least=True)
     dtype = torch.bfloat16 if bench.device == "cuda" else torch.float32
-    kept = vocabulary * size * (4 + dtype.itemsize) / MIB  # the weight's gradient, accumulated in fp32 and in its dtype
+    gradient_mib = (
+        vocabulary * size * (4 + dtype.itemsize) / MIB
+    )  # the weight's gradient, accumulated in fp32 and in its dtype
     for count in (rows, most_rows):
         many = Problem.random(count, size, vocabulary, bench.device, dtype)
         _, peak = bench.measured(many.fused)
-        room = peak - kept - 2 * count * size * dtype.itemsize / MIB
+        room = peak - gradient_mib - 2 * count * size * dtype.itemsize / MIB
         bench.bar("B3", f"MiB beside gradients at {count} rows", room, 1024.0 * 1.02)
     bench.bar("B4", "log p, mean error", head["logprob_mean"], 1e-5)
     bench.bar("B4", "log p, largest error", head["logprob_max"], 1e-4)
@@ -159,11 +161,11 @@ def differing_bits(problem: Problem) -> float:
 def dependent_rows(problem: Problem) -> float:
     """Return the number of rows whose log-prob or entropy changes without the first third of the rows."""
     scale, target = problem.pack.streams.inverse_temperature, problem.pack.target
-    left = len(target) // 3
+    first_row = len(target) // 3
     with torch.no_grad():
         full = loss.linear_logprob(problem.hidden, problem.weight, target, scale)
-        part = loss.linear_logprob(problem.hidden[left:], problem.weight, target[left:], scale[left:])
-    return float(sum((one[left:] != other).sum() for one, other in zip(full, part, strict=True)))
+        part = loss.linear_logprob(problem.hidden[first_row:], problem.weight, target[first_row:], scale[first_row:])
+    return float(sum((one[first_row:] != other).sum() for one, other in zip(full, part, strict=True)))
 
 
 def started(bench: Bench, runs: int) -> None:
@@ -196,14 +198,14 @@ print(time.perf_counter() - start, package, imported)
     with tempfile.TemporaryDirectory() as folder:
         times = []
         for _ in range(runs):
-            done = subprocess.run(  # noqa: S603 - the program above
+            completed = subprocess.run(  # noqa: S603 - the program above
                 [sys.executable, "-c", program],
                 env=os.environ | {"XDG_CACHE_HOME": folder},
                 capture_output=True,
                 text=True,
                 check=True,
             )
-            times.append([1e3 * float(number) for number in done.stdout.split()])
+            times.append([1e3 * float(number) for number in completed.stdout.split()])
     first, *later = times
     bench.bar("B8", "first use, ms", first[0], 2000.0)
     bench.bar("B8", "from the cache, ms", min(run[0] for run in later), 50.0)

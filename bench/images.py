@@ -123,8 +123,8 @@ def case_of(family: str, *, text: bool) -> Case:
     pictures, rows = [screenshot(seed, SIDE, SIDE) for seed in range(GROUPS)], []
     for group, picture in enumerate(pictures):
         forest.add_group(group, f"look {group}")
-        shown = chat.prompt([{"role": "user", "content": ["Look: ", picture]}])
-        prompt = np.concatenate([shown, random.choice(allowed, LENGTH - ANSWER - len(shown))])
+        image_prompt = chat.prompt([{"role": "user", "content": ["Look: ", picture]}])
+        prompt = np.concatenate([image_prompt, random.choice(allowed, LENGTH - ANSWER - len(image_prompt))])
         assert np.isin(prompt, never).sum() == 64
         if text:
             prompt = np.where(np.isin(prompt, never), random.choice(allowed, len(prompt)), prompt)
@@ -258,17 +258,17 @@ def measure(family: str, side: str, folder: Path) -> None:
 
 def count_images(model: Any) -> list[int]:
     """Return a list that collects the number of images of each later call of the vision tower."""
-    shown: list[int] = []
+    image_counts: list[int] = []
     original = model.model.get_image_features
 
     @functools.wraps(original)
     def counted(pixel_values: Tensor, *arguments: Any, **named: Any) -> Any:
         grids = named.get("image_grid_thw", arguments[0] if arguments else None)
-        shown.append(len(pixel_values if grids is None or grids.dim() != 2 else grids))
+        image_counts.append(len(pixel_values if grids is None or grids.dim() != 2 else grids))
         return original(pixel_values, *arguments, **named)
 
     model.model.get_image_features = counted
-    return shown
+    return image_counts
 
 
 def check(file: Path, reference: Path) -> dict[str, float]:

@@ -177,8 +177,8 @@ def run(options: argparse.Namespace, shape: str, side: str, gradients: Path) -> 
     command = [sys.executable, __file__, "--type", options.type, "--side", side, "--shape", shape]
     command += ["--gradients", str(gradients), *(["--model", options.model] if options.model else [])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)  # noqa: S603 - itself
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    completed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)  # noqa: S603 - itself
+    figures: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
     return figures
 
 

@@ -155,7 +155,7 @@ def quantiles(bench: Bench, name: str, seconds: list[float]) -> dict[str, float]
 def grow(run: Run, path: Path, iterations: int) -> list[float]:
     """Train, print a line at each power of ten, and return the seconds of each commit."""
     seconds: list[float] = []
-    before, shown = counted("wchar"), 0
+    before, reported = counted("wchar"), 0
     print("commits  files  kept MB  written MB  times  mean ms  slowest ms  manifest kB  open ms  scan ms")
     for _ in range(iterations):
         seconds += run.train()
@@ -163,9 +163,9 @@ def grow(run: Run, path: Path, iterations: int) -> list[float]:
         if commits not in (100, 1000, 10_000, 2 * iterations):
             continue
         files = [file for file in path.rglob("*") if file.is_file()]
-        kept = sum(file.stat().st_size for file in files)
+        file_bytes = sum(file.stat().st_size for file in files)
         total = counted("wchar") - before
-        recent, shown = np.array(seconds[shown:]), commits
+        recent, reported = np.array(seconds[reported:]), commits
         begin = time.perf_counter()
         with arl.Store.open(path, read_only=True) as reader:
             assert reader.iteration == commits // 2
@@ -176,7 +176,7 @@ def grow(run: Run, path: Path, iterations: int) -> list[float]:
         assert draws.height == MEMBERS * commits // 2
         manifest = next((path / "manifest").glob("*.json")).stat().st_size
         print(
-            f"{commits:7}  {len(files):5}  {kept / 1e6:7.1f}  {total / 1e6:10.1f}  {total / kept:5.1f}"
+            f"{commits:7}  {len(files):5}  {file_bytes / 1e6:7.1f}  {total / 1e6:10.1f}  {total / file_bytes:5.1f}"
             f"  {1e3 * recent.mean():7.1f}  {1e3 * recent.max():10.1f}  {manifest / 1e3:11.1f}"
             f"  {1e3 * opened:7.1f}  {1e3 * scanned:7.1f}",
             flush=True,

@@ -91,13 +91,13 @@ def main() -> None:
     lines, scans, scan_sizes = [], [], sorted(options.scan_at)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         run, rng = Path(folder) / "run", np.random.default_rng(0)
-        held = options.gigabytes * 1e9
-        if shutil.disk_usage(folder).free < 1.5 * held:
+        target_bytes = options.gigabytes * 1e9
+        if shutil.disk_usage(folder).free < 1.5 * target_bytes:
             raise SystemExit(f"{folder} has no room for {options.gigabytes} GB; give --folder or fewer --gigabytes")
         print("     GB  trajectories  commit kB  manifest kB  rows MB  read MB  times  first ms  warm ms")
         with arl.Store.open(run, sync="never") as store:
             measured = 0.0
-            while measured < held:
+            while measured < target_bytes:
                 new_batch = batch_of(store.iteration, options.tokens)
                 batch = store.rebase(new_batch)
                 store.append(batch, iteration=store.iteration)
@@ -110,9 +110,9 @@ def main() -> None:
                 while scan_sizes and size >= 1e9 * scan_sizes[0]:
                     scans += scanned(run)
                     scan_sizes.pop(0)
-                if size < measured + held / 10:
+                if size < measured + target_bytes / 10:
                     continue
-                measured = size if size < 0.999 * held else held
+                measured = size if size < 0.999 * target_bytes else target_bytes
                 trajectories = store.iteration * GROUPS * MEMBERS
                 ids = np.sort(rng.choice(trajectories, min(options.trajectories, trajectories), replace=False))
                 first, warm, spent, row_size = read(store, ids)
@@ -143,8 +143,8 @@ def main() -> None:
 def snapshots(store: arl.Store, rows: int) -> float:
     """Return milliseconds to commit the state of a memory after an iteration with few changes, the best of three."""
     numbers = np.arange(rows)
-    kept = MemoryRows.empty().to_state()
-    state = {name: numbers.astype(values.dtype) for name, values in kept.items() if name != "columns"}
+    empty_rows = MemoryRows.empty().to_state()
+    state = {name: numbers.astype(values.dtype) for name, values in empty_rows.items() if name != "columns"}
     times = []
     for turn in range(4):
         batch = store.rebase(arl.Forest(iteration=store.iteration).freeze())

@@ -110,15 +110,15 @@ def forks(grown: Grown) -> None:
 def chain(grown: Grown) -> None:
     """Return one task of 20 turns, with a branch of two turns off each of the first 19."""
     trunk = grown.start(grown.group(), 0, grown.words(192))
-    done = [trunk]
+    trajectories = [trunk]
     for number in range(20):
         grown.turn(trunk, 40 if number else 0, 24)
         if number < 19:
             branch = grown.forest.fork(trunk)
             for _ in range(2):
                 grown.turn(branch, 40, 24)
-            done.append(branch)
-    for trajectory in done:
+            trajectories.append(branch)
+    for trajectory in trajectories:
         grown.finish(trajectory)
 
 

@@ -271,8 +271,8 @@ def _mixed(run: Path) -> int:
 def _painted(browser: Browser, page: Path) -> float:
     browser.open(page)
     browser.until("performance.getEntriesByName('first-contentful-paint').length")
-    seen = browser.do("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-    return max(seen, float(browser.do("document.getElementById('page').dataset.painted")))
+    painted = browser.do("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    return max(painted, float(browser.do("document.getElementById('page').dataset.painted")))
 
 
 def _opened(browser: Browser, group: int) -> float:
@@ -329,9 +329,9 @@ def beside_inspect(bench: Bench, run: Path, folder: Path, python: str) -> None:
     logs, site = folder / "logs", folder / "site"
     logs.mkdir()
     command = [python, "-c", INSPECT, str(folder / "transcripts.jsonl"), str(logs), str(site)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    if done.returncode:
-        bench.skipped("inspect", done.stderr.strip().splitlines()[-1])
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if completed.returncode:
+        bench.skipped("inspect", completed.stderr.strip().splitlines()[-1])
         return
     handler = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(site)))

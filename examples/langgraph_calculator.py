@@ -159,8 +159,8 @@ def main() -> None:
                 held_out=options.held_out,
             )
         )
-        shown = ["{:.3f} [{:.3f}, {:.3f}]".format(*lines[-1][which]) for which in ("before", "after")]
-        print(f"seed {seed}: held-out success before {shown[0]}, after {shown[1]}", flush=True)
+        intervals = ["{:.3f} [{:.3f}, {:.3f}]".format(*lines[-1][which]) for which in ("before", "after")]
+        print(f"seed {seed}: held-out success before {intervals[0]}, after {intervals[1]}", flush=True)
         if options.record is not None:
             load = {"cores": os.cpu_count(), "load": os.getloadavg()}
             options.record.write_text(json.dumps({"machine": load, "lines": lines}, indent=1) + "\n")

@@ -29,10 +29,10 @@ def extra(program: Callable[[], None]) -> Callable[[], None]:
     return program
 
 
-def check(holds: object, shown: object = "") -> None:
+def check(holds: object, message: object = "") -> None:
     """End with an error if something does not hold."""
     if not holds:
-        raise SystemExit(f"not as expected: {shown}")
+        raise SystemExit(f"not as expected: {message}")
 
 
 def stored(folder: str) -> str:

@@ -155,12 +155,12 @@ def _is_python(code: str) -> bool:
 
 def _in_page(text: str, blocks: Sequence[re.Match[str]], problem: Problem) -> Problem:
     """Return a problem with the line of the page, from its line in the joined blocks."""
-    left = problem.line
+    line = problem.line
     for block in blocks:
         lines = block[3].count("\n")
-        if left <= lines:
-            return Problem(text.count("\n", 0, block.start(3)) + left, problem.text)
-        left -= lines
+        if line <= lines:
+            return Problem(text.count("\n", 0, block.start(3)) + line, problem.text)
+        line -= lines
     return problem
 
 
@@ -207,12 +207,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--table", type=Path, default=TABLE, help="another table of names")
     options = parser.parse_args(arguments)
     table = Table.of(Renames.read(options.table))
-    seen, changed, left = 0, 0, 0
+    file_count, changed, remaining = 0, 0, 0
     for path in files(options.paths):
         if path.suffix not in KINDS:
             parser.error(f"{path}: is none of {', '.join(KINDS)}; give such a file, or a folder")
         rewritten = rewrite(path, table)
-        seen, left = seen + 1, left + len(rewritten.problems)
+        file_count, remaining = file_count + 1, remaining + len(rewritten.problems)
         for problem in sorted(rewritten.problems, key=lambda each: each.line):
             print(f"{path}:{problem.line}: {problem.text}")
         if rewritten.text != path.read_bytes():
@@ -220,8 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not options.check:
                 path.write_bytes(rewritten.text)
     verb = "would change" if options.check else "changed"
-    print(f"{seen} files read, {changed} {verb}, {left} places to change by hand")
-    return int(bool(left or (options.check and changed)))
+    print(f"{file_count} files read, {changed} {verb}, {remaining} places to change by hand")
+    return int(bool(remaining or (options.check and changed)))
 
 
 if __name__ == "__main__":

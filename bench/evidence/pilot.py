@@ -56,8 +56,8 @@ def main() -> None:
             continue
         effect = stats.detectable_effect(claim.seeds) * deviation
         text = claim.path.read_text(encoding="utf-8")
-        written = text.replace("detectable_effect = 0\n", f"detectable_effect = {effect:.3f}\n")
-        claim.path.write_text(written, encoding="utf-8")
+        new_text = text.replace("detectable_effect = 0\n", f"detectable_effect = {effect:.3f}\n")
+        claim.path.write_text(new_text, encoding="utf-8")
         print(f"{claim.name}: {effect:.3f}")
 
 

@@ -73,7 +73,7 @@ def worlds_table(study: Records) -> str:
         before = [each["curve"][0][1] for each in runs]
         after = [score(each, "final") for each in runs]
         spreads = [pilot.spread(study, (name,), metric) for metric in ("final", "area")]
-        shown = ["" if each is None else f"{each:.3f}, {factor * each:.3f}" for each in spreads]
+        cells = ["" if each is None else f"{each:.3f}, {factor * each:.3f}" for each in spreads]
         rows.append(
             (
                 name,
@@ -83,7 +83,7 @@ def worlds_table(study: Records) -> str:
                 f"{statistics.mean(each['iterations'] for each in runs):.0f}",
                 f"{statistics.mean(each['cpu_s'] for each in runs):.0f}",
                 str(len(runs)),
-                *shown,
+                *cells,
             )
         )
     head = (
@@ -115,8 +115,8 @@ def controls_table(study: Records) -> str:
         verdict = "FAILS"
     else:
         verdict = "passes" if len(equal) == controls.COMPARISONS else "passes so far"
-    done = f"{rejected} of {len(equal)} rejected"
-    rows.append((f"{controls.COMPARISONS} A/A", "both", f"at most {controls.MOST_REJECTED}", done, "", "", verdict))
+    outcome = f"{rejected} of {len(equal)} rejected"
+    rows.append((f"{controls.COMPARISONS} A/A", "both", f"at most {controls.MOST_REJECTED}", outcome, "", "", verdict))
     return table(("control", "world", "expected", "difference", "p", "pairs", "outcome"), rows)
 
 
@@ -125,8 +125,12 @@ def claims_table() -> str:
     rows = []
     for claim, pairs, corrected in claim_outcomes():
         cells = ("", "", "") if pairs is None else _difference(pairs)
-        done = 0 if pairs is None else pairs.pairs
-        verdict = f"{done} of {claim.seeds} pairs" if done < claim.seeds else claims.verdict(claim, pairs, corrected)
+        pair_count = 0 if pairs is None else pairs.pairs
+        verdict = (
+            f"{pair_count} of {claim.seeds} pairs"
+            if pair_count < claim.seeds
+            else claims.verdict(claim, pairs, corrected)
+        )
         rows.append(
             (
                 f"[{claim.name}]({_source(claim)})",
@@ -135,7 +139,7 @@ def claims_table() -> str:
                 f"{claim.metric}, {claim.expected}",
                 cells[0],
                 cells[1],
-                f"{corrected:.3g}" if done == claim.seeds else "",
+                f"{corrected:.3g}" if pair_count == claim.seeds else "",
                 f"{claim.detectable_effect:g}" if claim.detectable_effect else "",
                 verdict,
             )
@@ -264,11 +268,11 @@ def spent_table() -> str:
 
 def planned_rows(study: Records) -> str:
     """Return the estimated cost of each study, from the seconds of the pilot's runs."""
-    done = [each for each in study if each["status"] == "done"]
+    finished_runs = [each for each in study if each["status"] == "done"]
     of_world: dict[str, list[float]] = defaultdict(list)
-    for each in done:
+    for each in finished_runs:
         of_world[each["world"]].append(each["cpu_s"])
-    usual = statistics.mean(each["cpu_s"] for each in done)
+    usual = statistics.mean(each["cpu_s"] for each in finished_runs)
     seconds = {name: statistics.mean(of_world[name]) if of_world[name] else usual for name in WORLDS}
     plans = {name: studies.plan(name)[0] for name in ("pilot", "controls", "screening")}
     plans["claims"] = [run for claim in claims.all_claims() for run in claim.runs()]

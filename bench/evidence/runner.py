@@ -126,7 +126,7 @@ def main() -> None:
     options = parser.parse_args()
     os.nice(19 - os.nice(0))
     runs, more = studies.plan(options.study)
-    kept = [
+    selected = [
         run
         for run in runs
         if options.world in (None, run.world)
@@ -134,9 +134,9 @@ def main() -> None:
         and run.seed in (options.seeds or (run.seed,))
     ]
     study = records.study(studies.file_of(options.study))
-    added = fill(study, kept, options.processes, options.minutes, **more)
-    left = sum(run not in study for run in runs)
-    print(f"{options.study}: {added} runs added, {left} of {len(runs)} left")
+    added = fill(study, selected, options.processes, options.minutes, **more)
+    remaining = sum(run not in study for run in runs)
+    print(f"{options.study}: {added} runs added, {remaining} of {len(runs)} left")
 
 
 if __name__ == "__main__":

@@ -148,15 +148,15 @@ class CoinGame(Played):
         way: list[str] = json.loads(self._path.with_suffix(".json").read_text(encoding="utf-8"))["metadata"][
             "walkthrough"
         ]
-        done, back = 0, list[str]()
+        position, back = 0, list[str]()
         for action in self._moves:
             if back and action == back[-1]:
                 back.pop()
-            elif not back and action == way[done]:
-                done += 1
+            elif not back and action == way[position]:
+                position += 1
             else:
                 back.append(_BACK[action])
-        return back[-1] if back else way[done]
+        return back[-1] if back else way[position]
 
     def slip(self, rng: random.Random) -> str:
         """Return a move through an exit that the game lists."""

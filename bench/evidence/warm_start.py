@@ -105,8 +105,8 @@ def imitate(model: Any, traces: list[Trace], seed: int, steps: int, schedule: Ca
         is_action = torch.from_numpy(np.array([np.pad(action, (0, width - len(action))) for _, action, _ in some]))[
             :, 1:
         ]
-        shown = _seen(model, ids[:, :-1], [pixels for _, _, pixels in some])
-        hidden = model.model(ids[:, :-1], use_cache=False, **shown).last_hidden_state
+        image_inputs = _seen(model, ids[:, :-1], [pixels for _, _, pixels in some])
+        hidden = model.model(ids[:, :-1], use_cache=False, **image_inputs).last_hidden_state
         loss = nn.functional.cross_entropy(model.lm_head(hidden[is_action]), ids[:, 1:][is_action])
         optimizer.zero_grad()
         loss.backward()

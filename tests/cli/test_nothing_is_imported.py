@@ -144,8 +144,8 @@ def test_the_page_of_a_recipe(
     file = tmp_path / "mine.toml"
     file.write_text("\n".join(toml_lines(NAMING[naming])))
     assert main(["recipes", "show", str(file)]) == 0
-    shown = capsys.readouterr().out
-    assert "outside of agentrl_core" in shown
+    output = capsys.readouterr().out
+    assert "outside of agentrl_core" in output
     assert main(["recipes", "show", str(file), "--json"]) == 0
     page = json.loads(capsys.readouterr().out)
     assert page["others"]

@@ -51,13 +51,13 @@ def drawn(batch: Batch) -> list[tuple[int, list[float]]]:
 
 def plain(groups: list[tuple[int, list[float]]], admit: DynamicSampling) -> tuple[list[tuple[int, list[float]]], int]:
     """Return the groups to admit among those rolled out, in order, and the number of retries."""
-    left, admitted = list(groups), []
+    remaining, admitted = list(groups), []
     waiting: list[tuple[int, int, list[float]]] = []
     again = 0
     seen: set[int] = set()
     for _ in range(admit.max_rounds):
         fresh = max(TASKS - len(admitted) - len(waiting), 0)
-        round_ = [left.pop(0) for _ in range(len(waiting) + fresh)]
+        round_ = [remaining.pop(0) for _ in range(len(waiting) + fresh)]
         assert [task for task, _, _ in waiting] == [task for task, _ in round_[: len(waiting)]]
         again += len(waiting)
         others = {task for task, _ in round_[len(waiting) :]}
@@ -74,7 +74,7 @@ def plain(groups: list[tuple[int, list[float]]], admit: DynamicSampling) -> tupl
                 waiting.append((task, tried + 1, members if admit.rejected == "extend" else []))
         if len(admitted) >= TASKS:
             break
-    assert not left
+    assert not remaining
     return admitted, again
 
 

@@ -107,8 +107,8 @@ def test_who_ends_first_is_biased_and_who_begins_first_is_not() -> None:
 )
 def test_no_draw_is_older_than_the_bounds(begun: float, carried: int, late: Any, staleness: int) -> None:
     """min policy version of iteration i >= i - staleness - carried; stragglers are awaited or dropped."""
-    cut = BatchPolicy(oversample=begun, max_carryovers=carried, stragglers=late)
-    batches = trained(Uneven(), cut, staleness=staleness)
+    policy = BatchPolicy(oversample=begun, max_carryovers=carried, stragglers=late)
+    batches = trained(Uneven(), policy, staleness=staleness)
     names = [name for batch in batches for name in paths(batch)]
     assert len(names) == len(set(names))
     for iteration, batch in enumerate(batches):
@@ -230,14 +230,14 @@ def test_invalid_or_unsupported_batch_policies_are_refused() -> None:
             BatchPolicy(**wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match=r"batch_policy=2; give a collect\.BatchPolicy"):
         Collector(world, world, recipes.GRPO, batch_policy=2)  # type: ignore[arg-type]
-    cut = BatchPolicy(oversample=2.0)
+    policy = BatchPolicy(oversample=2.0)
     with pytest.raises(InvalidInputError, match=r"EarlyStop.* decides over all groups"):
-        Collector(world, world, recipes.GRPO.replace(rollout=EarlyStop()), batch_policy=cut)
+        Collector(world, world, recipes.GRPO.replace(rollout=EarlyStop()), batch_policy=policy)
     with pytest.raises(InvalidInputError, match="context_tokens is a Schedule"):
-        Collector(world, world, recipes.GRPO, batch_policy=cut, context_tokens=Schedule(8, 16, iterations=2))
+        Collector(world, world, recipes.GRPO, batch_policy=policy, context_tokens=Schedule(8, 16, iterations=2))
     world.replayable = False  # type: ignore[attr-defined]
     with pytest.raises(InvalidInputError, match="replayable=False"):
-        Collector(world, world, recipes.GRPO, batch_policy=cut)
+        Collector(world, world, recipes.GRPO, batch_policy=policy)
     Collector(world, world, recipes.GRPO, batch_policy=BatchPolicy())
 
 

@@ -92,30 +92,30 @@ class Paper:
 
     def is_cut(self) -> bool:
         """Cut the batch if it is due; return whether it was cut."""
-        cut = self.cut
+        policy = self.cut
         due = [
             each
             for each in self.aloft
-            if cut.max_carryovers is not None and self.iteration - each.began >= cut.max_carryovers
+            if policy.max_carryovers is not None and self.iteration - each.began >= policy.max_carryovers
         ]
-        if cut.max_new_tokens is not None:
+        if policy.max_new_tokens is not None:
             if any(map(self.waits, self.aloft)):
                 return False
             batch, dropped = list(self.aloft), []
         else:
-            if len(self.ended) < TASKS or (cut.stragglers == "wait" and not all(each.over for each in due)):
+            if len(self.ended) < TASKS or (policy.stragglers == "wait" and not all(each.over for each in due)):
                 return False
             batch = [each for each in self.ended if each in due]
             batch += [each for each in self.ended if each not in due][: max(TASKS - len(batch), 0)]
-            batch = batch[:TASKS] if cut.stragglers == "drop" else batch
-            dropped = [each for each in due if each not in batch] if cut.stragglers == "drop" else []
+            batch = batch[:TASKS] if policy.stragglers == "drop" else batch
+            dropped = [each for each in due if each not in batch] if policy.stragglers == "drop" else []
         new = Counter[int]()
         for group in batch:
             new += group.said - group.drawn
             group.drawn = Counter(group.said)
-        gone = [each for each in batch if each.over] + dropped
+        removed = [each for each in batch if each.over] + dropped
         lost = SIZE * sum((each.said - each.drawn).total() for each in dropped)
-        self.aloft = [each for each in self.aloft if not any(each is other for other in gone)]
+        self.aloft = [each for each in self.aloft if not any(each is other for other in removed)]
         account = {
             "generated": self.generated,
             "consumed": SIZE * new.total(),

@@ -82,8 +82,8 @@ def test_entropy_branching_fills_its_budget_and_forks_after_tool_results(world, 
     nodes = pl.DataFrame(batch.nodes)
     forks = trajectories.filter(pl.col("parent_trajectory").is_not_null())
     assert len(forks) > 0
-    left = forks.join(nodes, left_on="branch_node", right_on="node_id")
-    assert set(left["kind"]) == {2}, "branches leave behind an observation"
+    branch_nodes = forks.join(nodes, left_on="branch_node", right_on="node_id")
+    assert set(branch_nodes["kind"]) == {2}, "branches leave behind an observation"
     assert batch.sharing_ratio > 1.2
     # A branch's inherited steps equal those of its parent, token for token.
     steps = pl.DataFrame(batch.steps)
@@ -236,8 +236,8 @@ def test_the_interval_is_that_of_a_plain_bootstrap():
     # The distribution has a standard deviation of 0.13; its quantiles from 2 000 samples deviate by less than 0.01.
     assert evaluation.interval() == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.03)
     assert evaluation.interval(confidence=0.5) == pytest.approx(np.quantile(means, [0.25, 0.75]), abs=0.03)
-    alike = Evaluation(np.full(5, 2), np.full(5, 4), ["task"] * 5, ["x"] * 5, np.zeros(5), None)
-    assert alike.interval() == (0.5, 0.5)
+    equal_rates = Evaluation(np.full(5, 2), np.full(5, 4), ["task"] * 5, ["x"] * 5, np.zeros(5), None)
+    assert equal_rates.interval() == (0.5, 0.5)
 
 
 def test_pass_at_k_is_unbiased():
@@ -263,10 +263,10 @@ def test_an_evaluation_touches_nothing_of_the_training(world, warm_policy, tmp_p
             if first is not None:
                 second = collect.evaluate(tasks=6, samples=2)
                 assert second.successes.tolist() == first.successes.tolist(), "equal weights, equal answers"
-                with arl.Store.open(tmp_path / "True" / "evaluations", read_only=True) as kept:
-                    assert kept.iteration == 2
-                    assert len(kept.draws) == 24
-                    assert kept.state["iteration"] == 1
+                with arl.Store.open(tmp_path / "True" / "evaluations", read_only=True) as evaluations:
+                    assert evaluations.iteration == 2
+                    assert len(evaluations.draws) == 24
+                    assert evaluations.state["iteration"] == 1
             batches.append((batch, pl.DataFrame(store.tasks).rows(), store.state))
     assert same(batches[0][0], batches[1][0])
     assert batches[0][1:] == batches[1][1:]

@@ -217,11 +217,11 @@ def test_it_works_inside_a_running_loop() -> None:
 
 
 def test_programs_can_read_the_statistics_of_their_task(tmp_path: Path) -> None:
-    seen: list[dict[str, Any]] = []
+    statistics: list[dict[str, Any]] = []
 
     class Looking(Rollout):
         async def group(self, group: Group) -> None:
-            seen.append(dict(group.statistics))
+            statistics.append(dict(group.statistics))
             await group.run(group.start_many(group.size))
 
     world = SmallWorld()
@@ -229,8 +229,8 @@ def test_programs_can_read_the_statistics_of_their_task(tmp_path: Path) -> None:
         collect = arl.Collector(world, world, recipes.GRPO.replace(rollout=Looking()), store=store, task_pool=2)
         for _ in range(3):
             collect.end_iteration(recipes.GRPO.credit(collect(tasks=2, group_size=3)), {})
-    assert seen[:2] == [{}, {}]
-    assert [row["attempts"] for row in seen[2:]] == [3.0, 3.0, 6.0, 6.0]
+    assert statistics[:2] == [{}, {}]
+    assert [row["attempts"] for row in statistics[2:]] == [3.0, 3.0, 6.0, 6.0]
 
 
 def test_listeners_hear_each_iteration() -> None:

@@ -147,12 +147,12 @@ def test_an_episode_that_hangs_is_given_up(tmp_path: Path, runs: str) -> None:
 def test_threads_that_are_given_up_are_counted_until_there_are_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[int] = []
+    counts: list[int] = []
     world = FailingWorld(str(tmp_path), ("fine", "hang 9"), "thread")
-    collect = collector(world, call_seconds=1.5, progress=lambda progress: seen.append(progress.abandoned))
+    collect = collector(world, call_seconds=1.5, progress=lambda progress: counts.append(progress.abandoned))
     with pytest.warns(RuntimeWarning, match="took longer than 1.5 s"):
         batch = collect(tasks=2, group_size=1)
-    assert seen[-1] == 3, "once, and two repairs"
+    assert counts[-1] == 3, "once, and two repairs"
     received: list[Any] = []
     collect.on_iteration(lambda _, metrics: received.append(metrics["collect"]))
     collect.end_iteration(recipes.GRPO.credit(batch), {})
@@ -200,8 +200,8 @@ def test_a_process_that_needs_too_much_memory_is_ended(tmp_path: Path, how: str)
         batch = collect(tasks=4, group_size=2)
     collect.end_iteration(recipes.GRPO.credit(batch), {})
     collect.close()
-    done = ["finished"] * 2
-    assert by_task(batch) == {"fine": done, f"{how} 1": done, f"{how} 9": ["failed"] * 2, "fail": done}
+    finished = ["finished"] * 2
+    assert by_task(batch) == {"fine": finished, f"{how} 1": finished, f"{how} 9": ["failed"] * 2, "fail": finished}
     without = FailingWorld(str(tmp_path / "without"), (f"{how} 9",), "process")
     Path(without.folder).mkdir()
     collect = collector(without)
@@ -335,11 +335,11 @@ def test_asynchronous_episodes_run_in_the_loop() -> None:
 
 
 def test_episodes_wait_side_by_side(tmp_path: Path) -> None:
-    seen: list[int] = []
+    counts: list[int] = []
     world = FailingWorld(str(tmp_path), ("fine",), seconds=0.5)
-    collect = collector(world, progress=lambda progress: seen.append(progress.at_environment))
+    collect = collector(world, progress=lambda progress: counts.append(progress.at_environment))
     collect(tasks=2, group_size=8)
-    assert max(seen) > 1, "the watcher saw several of them wait at once"
+    assert max(counts) > 1, "the watcher saw several of them wait at once"
     collect.close()
 
 

@@ -220,8 +220,8 @@ def test_forks_and_rollbacks_keep_the_images_before_them() -> None:
     assert batch.num_draws == 3
     assert len(requests) == 2 + 2 + 2 + 3
     assert all(len(request.images) == request.tokens.tolist().count(IMAGE) for request in requests)
-    seen = sorted(len(request.images) for request in requests)
-    assert seen == [0, 1, 2, 2, 3, 3, 3, 4, 4]
+    image_counts = sorted(len(request.images) for request in requests)
+    assert image_counts == [0, 1, 2, 2, 3, 3, 3, 4, 4]
 
 
 def sequences_of(batch: arl.Batch) -> list[tuple[list[int], list[bytes]]]:
@@ -283,15 +283,15 @@ def test_rewritten_contexts_are_stored_with_the_images_of_their_requests(program
     batch = arl.Collector(scripted(reply), Gallery(), recipes.GRPO.replace(rollout=program), task_pool=4)(
         tasks=2, group_size=2
     )
-    shown = {}
+    request_keys = {}
     for request in requests:
         assert len(request.images) == request.tokens.tolist().count(IMAGE)
-        shown[tuple(request.tokens.tolist()), tuple(image.sha256 for image in request.images)] = True
+        request_keys[tuple(request.tokens.tolist()), tuple(image.sha256 for image in request.images)] = True
     sequences = sequences_of(batch)
     assert len(sequences) > batch.num_draws
     for tokens, hashes in sequences:
         assert tokens.count(IMAGE) == len(hashes)
-        begins = [key for key in shown if list(key[0]) == tokens[: len(key[0])]]
+        begins = [key for key in request_keys if list(key[0]) == tokens[: len(key[0])]]
         assert any(list(key[1]) == hashes for key in begins), "the last request of the sequence has its images"
     assert all(batch.blob(each) for _, hashes in sequences for each in hashes)
 

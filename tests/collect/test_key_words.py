@@ -134,7 +134,7 @@ def test_names_of_tasks_domains_metrics_and_info(tmp_path: Path, staleness: int)
 
 def test_names_of_facts(tmp_path: Path) -> None:
     """Facts with these names are rejected when the collector is constructed, or stored unchanged."""
-    kept, refused = [], []
+    accepted, refused = [], []
     for number, name in enumerate(NAMES):
         for level, kind in (("step", "number"), ("trajectory", "key")):
             world = NamedWorld(NAMES[:GROUPS], {name: ExtraColumn(level, kind)})
@@ -153,8 +153,8 @@ def test_names_of_facts(tmp_path: Path) -> None:
                     assert values(name, "step").tolist() == rewards.tolist()
                 else:
                     assert set(batch.texts(name, "draw")) == {name}
-                kept.append((name, kind))
-    assert len(kept) > len(NAMES)
+                accepted.append((name, kind))
+    assert len(accepted) > len(NAMES)
     assert refused
     assert all(name in message for name, message in refused)
 

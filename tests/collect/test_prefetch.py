@@ -342,12 +342,12 @@ def test_evaluation_in_between_touches_nothing(tmp_path: Path) -> None:
 
 def test_the_states_of_an_iteration_are_those_of_its_begin(tmp_path: Path) -> None:
     """Iteration k selects by the state at the start of iteration k - s: simulation against the run."""
-    seen: dict[int, list[int]] = {}
+    attempts_by_iteration: dict[int, list[int]] = {}
 
     class Told(type(recipes.GRPO.rollout)):  # type: ignore[misc]
         async def group(self, group: Any) -> None:
             attempts = int(group.statistics.get("attempts", 0))
-            seen.setdefault(group.key[0], []).append(attempts)
+            attempts_by_iteration.setdefault(group.key[0], []).append(attempts)
             await super().group(group)
 
     speaker = Speaker(uneven)
@@ -359,7 +359,7 @@ def test_the_states_of_an_iteration_are_those_of_its_begin(tmp_path: Path) -> No
         collect.close()
     for iteration in range(6):
         # Iterations 0, 1 and 2 start together, without any results; 3 starts with the results of 0, and so on.
-        assert seen[iteration] == [4 * max(iteration - 2, 0)] * 4
+        assert attempts_by_iteration[iteration] == [4 * max(iteration - 2, 0)] * 4
 
 
 @pytest.mark.parametrize("name", list(RECIPES))

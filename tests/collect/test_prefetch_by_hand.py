@@ -241,7 +241,7 @@ def test_tokens_are_those_on_paper(staleness: int, room: int, step: int) -> None
     stale = sum(count for (iteration, version), count in used.items() if version < iteration)
     assert 0 < stale < used.total()
     assert all(iteration - staleness <= version <= iteration for iteration, version in used)
-    left = paper.generated.total() - used.total()
-    assert left == sum(count for (iteration, _), count in paper.generated.items() if iteration >= ITERATIONS)
+    unused = paper.generated.total() - used.total()
+    assert unused == sum(count for (iteration, _), count in paper.generated.items() if iteration >= ITERATIONS)
     # A trainer slower than the engine never waits after the first batch; a faster one waits.
     assert paper.waits["trainer"] > 0

@@ -19,10 +19,10 @@ from agentrl_core.rollout import Branch, Group
 
 def last(collect: arl.Collector, **sizes: int) -> Progress:
     """Return the final counts."""
-    seen: list[Progress] = []
-    collect.progress = seen.append
+    reports: list[Progress] = []
+    collect.progress = reports.append
     collect(**sizes)
-    return seen[-1]
+    return reports[-1]
 
 
 class Forking(rollout.Rollout):
@@ -58,10 +58,10 @@ def test_forks_and_rollbacks_share() -> None:
     world = SmallWorld()
     recipe = recipes.GRPO.replace(rollout=Forking())
     collect = arl.Collector(world, world, recipe, task_pool=4)
-    seen: list[Progress] = []
-    collect.progress = seen.append
+    reports: list[Progress] = []
+    collect.progress = reports.append
     batch = collect(tasks=1, group_size=2)
-    progress = seen[-1]
+    progress = reports[-1]
     assert progress.stored_tokens == 13 + 4 + 6 + 10
     assert progress.path_tokens == 13 + 13 + 3 + 6 + 3 + 10
     stored = int(pl.DataFrame(batch.nodes)["tokens"].list.len().sum())

@@ -248,18 +248,18 @@ def test_samples_that_a_changed_program_does_not_use_are_stored_without_draws(tm
     with pytest.warns(RuntimeWarning, match=r"recorded answers were not used .* are stored without draws"):
         batch = collect(tasks=1, group_size=2)
     rows = pl.DataFrame(batch.trajectories)
-    left = rows.filter(pl.col("info").str.contains("recorded as"))
+    aborted = rows.filter(pl.col("info").str.contains("recorded as"))
     # Two turns each of the third branch and of the derived group, and the first turn of the second branch with a
     # different request. Its answer is equal, so that its second turn matches again.
-    assert sorted(json.loads(info)["aborted"].split()[2].rstrip(",") for info in left["info"]) == [
+    assert sorted(json.loads(info)["aborted"].split()[2].rstrip(",") for info in aborted["info"]) == [
         *(f"0.0.0/0.0/segment{turn}" for turn in range(2)),
         "0.0/0.1/segment0",
         *(f"0.0/0.2/segment{turn}" for turn in range(2)),
     ]
-    assert set(left["status"]) == {CODES["status"].index("aborted")}
-    assert set(left["role"]) == {CODES["role"].index("helper")}
+    assert set(aborted["status"]) == {CODES["status"].index("aborted")}
+    assert set(aborted["role"]) == {CODES["role"].index("helper")}
     assert (batch.num_draws, rows.height) == (2, 2 + 5)
-    nodes = pl.DataFrame(batch.nodes).filter(pl.col("node_id").is_in(left["leaf_node_id"].implode()))
+    nodes = pl.DataFrame(batch.nodes).filter(pl.col("node_id").is_in(aborted["leaf_node_id"].implode()))
     assert nodes["tokens"].list.len().to_list() == [4] * 5
     assert nodes["logprobs"].null_count() == 0
     collect.end_iteration(recipe.credit(batch), {})

@@ -250,8 +250,8 @@ def test_component_states_are_a_fold_over_the_stored_iterations(tmp_path: Path) 
     with Store.open(tmp_path, sync="never") as store:
         loop = collector("everything", store)
         train(loop, until=8)
-        kept = outcome(store)
-        assert any(1 in sources for sources in kept["sources"]), "stored draws joined"
+        result = outcome(store)
+        assert any(1 in sources for sources in result["sources"]), "stored draws joined"
         states: dict[str, Any] = {}
         for iteration in range(8):
             batch = store.batch(iteration)
@@ -262,8 +262,8 @@ def test_component_states_are_a_fold_over_the_stored_iterations(tmp_path: Path) 
             )
             states = loop.recipe.next_states(states, ended)
             table, arrays = split_arrays(states)
-            assert table == kept["states"][iteration]
-        assert {name: array.tolist() for name, array in arrays.items()} == kept["arrays"]
+            assert table == result["states"][iteration]
+        assert {name: array.tolist() for name, array in arrays.items()} == result["arrays"]
         assert len(states) == 6
 
 

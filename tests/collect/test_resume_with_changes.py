@@ -94,11 +94,11 @@ def go_on(path: Path, recipe: Recipe, until: int, **options: Any) -> dict[str, A
 @pytest.mark.parametrize("change", FITTING)
 def test_compatible_recipe_changes_keep_the_state(tmp_path: Path, change: str) -> None:
     before, now = FITTING[change]
-    went = go_on(tmp_path, before, 2)
+    expected = go_on(tmp_path, before, 2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         state = go_on(tmp_path, now, 2)  # nothing is closed yet
-        assert repr(state) == repr(went)
+        assert repr(state) == repr(expected)
         state = go_on(tmp_path, now, 3)
     if change == "other gains":
         # I = 0.1 + 0.1 + 0.1: errors of 0.5 - 0.4 since the first iteration.

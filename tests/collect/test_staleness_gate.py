@@ -28,12 +28,12 @@ def begins(
     recipe: Recipe, drift: Sequence[float], staleness: int, ages: list[float] | None = None
 ) -> tuple[list[int], list[int]]:
     """Return each iteration's start and smallest policy version; `ages` gets the mean staleness of its batch."""
-    world, seen = SmallWorld(), dict[int, set[int]]()
+    world, visits = SmallWorld(), dict[int, set[int]]()
 
     class Told(Independent):
         async def group(self, group: Group) -> None:
             # The pool has as many tasks as a batch: each is attempted in each iteration.
-            seen.setdefault(group.key[0], set()).add(int(group.statistics.get("attempts", 0)) // TASKS)
+            visits.setdefault(group.key[0], set()).add(int(group.statistics.get("attempts", 0)) // TASKS)
             await super().group(group)
 
     recipe = recipe.replace(rollout=Told())
@@ -47,8 +47,8 @@ def begins(
         world.update_weights(None, iteration + 1)
         collect.end_iteration(batch, {"drift": drift[iteration]})
     collect.close()
-    assert all(len(seen[iteration]) == 1 for iteration in range(ITERATIONS))
-    return [min(seen[iteration]) for iteration in range(ITERATIONS)], oldest
+    assert all(len(visits[iteration]) == 1 for iteration in range(ITERATIONS))
+    return [min(visits[iteration]) for iteration in range(ITERATIONS)], oldest
 
 
 def on_paper(allowed: Sequence[int]) -> list[int]:

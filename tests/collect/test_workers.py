@@ -325,13 +325,13 @@ def test_results_of_an_interrupted_call_are_not_used_by_the_next_call() -> None:
 
 
 def test_progress_adds_up_over_workers() -> None:
-    seen: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
 
     def note(progress: Any) -> None:
-        seen.append((progress.ended, progress.turns))
+        reports.append((progress.ended, progress.turns))
 
     list(run(writer([Sent(), Sent(), Sent()], progress=note), 1))
-    assert seen[-1] == (8 * 4, 8 * 4 * 2)
+    assert reports[-1] == (8 * 4, 8 * 4 * 2)
 
 
 class Together(Rollout):

@@ -192,9 +192,9 @@ def test_every_component_is_here() -> None:
         and not inspect.isabstract(kind)
     }
     every = {type(component) for component in (*ADVANTAGES, *LINKS)}
-    held = {kind.__name__ for kind in every if not kind.__module__.startswith("agentrl_core.recipes")}
+    listed = {kind.__name__ for kind in every if not kind.__module__.startswith("agentrl_core.recipes")}
     assert len(exported) > 15
-    assert held == exported
+    assert listed == exported
 
 
 @pytest.mark.parametrize("component", ADVANTAGES, ids=str)

@@ -87,12 +87,12 @@ def test_slime_2374_filters_take_groups_of_any_shape() -> None:
     sizes: set[int] = set()
     for seed in range(20):
         batch = GroupRelative()(ragged(seed))
-        kept = SelectDraws(fraction=0.5)(GroupFilter(band=Band(at_least=0.1))(batch)).column("keep", "draw")
+        keep = SelectDraws(fraction=0.5)(GroupFilter(band=Band(at_least=0.1))(batch)).column("keep", "draw")
         scores, groups = batch.column("score", "draw"), batch.keys("group_id", "draw")
         for members in (groups == one for one in np.unique(groups)):
             live = members & np.isfinite(scores)
             rejected = not live.any() or scores[live].std() == 0 or scores[live].mean() < 0.1
-            assert kept[members].sum() == (0 if rejected else max(live.sum() // 2, 1))
+            assert keep[members].sum() == (0 if rejected else max(live.sum() // 2, 1))
             sizes.add(int(members.sum()))
     assert len(sizes) > 3
 

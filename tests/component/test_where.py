@@ -34,15 +34,15 @@ def test_each_link_has_its_draws() -> None:
 
 @given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=2, max_size=9))
 def test_it_is_as_if_the_others_were_not_there(rows: list[tuple[int, bool]]) -> None:
-    scores, easy = [float(score) for score, _ in rows], np.array([held for _, held in rows])
+    scores, easy = [float(score) for score, _ in rows], np.array([selected for _, selected in rows])
     full_batch = batch(scores, np.where(easy, 0.0, 1.0).tolist())
     component = advantage.GroupRelative(where=EASY)
     recipe = recipes.GRPO.replace(advantage=(advantage.GroupRelative(where=HARD), component))
     all_advantages = recipe.credit(full_batch).column("advantage", "draw")
-    for held in (easy, ~easy):
-        if held.any():
-            alone = recipes.GRPO.credit(full_batch.select_draws(np.flatnonzero(held))).column("advantage", "draw")
-            np.testing.assert_array_equal(all_advantages[held], alone)
+    for selected in (easy, ~easy):
+        if selected.any():
+            alone = recipes.GRPO.credit(full_batch.select_draws(np.flatnonzero(selected))).column("advantage", "draw")
+            np.testing.assert_array_equal(all_advantages[selected], alone)
 
 
 def test_draws_outside_where_get_weight_1_and_an_unknown_advantage() -> None:
@@ -81,7 +81,7 @@ def test_sources_origins_and_roles() -> None:
     rows = batch([1.0, 0.0], [0.0, 0.0])
     ids = rows.column("trajectory_id", "draw")
     both = rows.with_draws(ids[:1], source="replay").with_columns("draw", score=[1.0, 0.0, 1.0])
-    held = {
+    conditions = {
         "fresh": Where(source="fresh"),
         "replay": Where(source="replay"),
         "generated": Where(origin="generated"),
@@ -89,7 +89,7 @@ def test_sources_origins_and_roles() -> None:
         "first": Where(agent=0, role="member", source="fresh"),
         "second": Where(agent=1),
     }
-    assert {name: np.flatnonzero(where.holds(both)).tolist() for name, where in held.items()} == {
+    assert {name: np.flatnonzero(where.holds(both)).tolist() for name, where in conditions.items()} == {
         "fresh": [0, 1],
         "replay": [2],
         "generated": [0, 1, 2],

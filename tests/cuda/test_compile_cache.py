@@ -64,8 +64,8 @@ def test_it_compiles_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # a file cannot contain a folder
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = cuda.cubin(NAME, "sm_90")
-    (kept,) = (tmp_path / f"agentrl_core-{os.getuid()}" / "cuda").iterdir()
-    assert kept.read_bytes() == code
+    (cache_file,) = (tmp_path / f"agentrl_core-{os.getuid()}" / "cuda").iterdir()
+    assert cache_file.read_bytes() == code
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
     assert cuda.cubin(NAME, "sm_90") == code
 

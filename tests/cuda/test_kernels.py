@@ -19,10 +19,10 @@ HERE = Path(__file__).parent
 
 
 def test_the_package_has_the_kernels_of_the_project() -> None:
-    kept = HERE.parents[1] / "cuda"
+    folder = HERE.parents[1] / "cuda"
     assert SOURCES
-    assert [path.stem for path in sorted(kept.glob("*.cu"))] == SOURCES
-    assert all((kept / f"{name}.cu").read_text(encoding="utf-8") == cuda.source(name) for name in SOURCES)
+    assert [path.stem for path in sorted(folder.glob("*.cu"))] == SOURCES
+    assert all((folder / f"{name}.cu").read_text(encoding="utf-8") == cuda.source(name) for name in SOURCES)
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])

@@ -257,21 +257,22 @@ def test_draws_are_selected_with_their_columns(seed: int) -> None:
     rng = np.random.default_rng(seed)
     batch = computed(grow(seed)[0])
     chosen = rng.permutation(batch.num_draws)[: rng.integers(0, batch.num_draws + 1)]
-    cut = batch.select_draws(chosen)
-    assert frames(cut)["draws"].equals(frames(batch)["draws"][chosen.tolist()], null_equal=True)
+    selection = batch.select_draws(chosen)
+    assert frames(selection)["draws"].equals(frames(batch)["draws"][chosen.tolist()], null_equal=True)
     assert all(
-        frames(cut)[name].equals(frames(batch)[name], null_equal=True) for name in ("nodes", "steps", "trajectories")
+        frames(selection)[name].equals(frames(batch)[name], null_equal=True)
+        for name in ("nodes", "steps", "trajectories")
     )
     bounds = {"step": batch.offsets("step"), "token": batch.offsets("token")[batch.offsets("step")]}
     for name, level in [*NAMES.items(), ("token", "token"), ("trajectory_id", "draw"), ("reward", "step")]:
-        before, after = batch.column(name, level), cut.column(name, level)
+        before, after = batch.column(name, level), selection.column(name, level)
         if level in bounds:
             rows = [row for draw in chosen for row in range(bounds[level][draw], bounds[level][draw + 1])]
             before = before[np.array(rows, np.int64)]
         elif level == "draw":
             before = before[chosen]
         np.testing.assert_array_equal(after, before)
-    assert cut.num_groups == len(set(batch.column("group_id", "draw")[chosen].tolist()))
+    assert selection.num_groups == len(set(batch.column("group_id", "draw")[chosen].tolist()))
 
 
 def test_parts_become_one() -> None:

@@ -288,9 +288,9 @@ def test_bytes_that_are_not_a_batch_raise_corrupt_error(parts: list[bytes]) -> N
 
 def test_bytes_that_are_cut_are_corrupt(batch: Batch) -> None:
     parts = batch._core.to_bytes()
-    for cut in (1, len(parts[1]) // 2):
+    for missing in (1, len(parts[1]) // 2):
         with pytest.raises(exceptions.CorruptError, match="part of a batch is not an Arrow file"):
-            _core.Batch.from_bytes([parts[0], parts[1][:-cut], *parts[2:]])
+            _core.Batch.from_bytes([parts[0], parts[1][:-missing], *parts[2:]])
         with pytest.raises(exceptions.CorruptError, match="is not the header of a batch"):
             _core.Batch.from_bytes([parts[0][: len(parts[0]) // 2], *parts[1:]])
     with pytest.raises(AgentRLError, match="table nodes has columns"):

@@ -88,8 +88,8 @@ class Grown(RuleBasedStateMachine):
     @precondition(lambda self: self.running())
     @rule(data=st.data(), kind=st.sampled_from(["prompt", "observation", "injected"]))
     def observe(self, data: st.DataObject, kind: str) -> None:
-        seen = [Token(token, kind) for token in data.draw(st.lists(tokens, min_size=1, max_size=3))]
-        self.played.append(data.draw(st.sampled_from(self.running())), seen)
+        observation = [Token(token, kind) for token in data.draw(st.lists(tokens, min_size=1, max_size=3))]
+        self.played.append(data.draw(st.sampled_from(self.running())), observation)
 
     @precondition(lambda self: any(path.open_since is not None for path in self.running()))
     @rule(data=st.data(), reward=st.none() | st.integers(-3, 3))
@@ -234,13 +234,13 @@ def test_groups_freeze_one_by_one() -> None:
 def test_an_aborted_forest_freezes_every_trajectory_with_a_prompt(moment: str) -> None:
     forest = Forest()
     forest.add_group(0, "task")
-    done = forest.start(0, 0)
-    forest.append(done, [1], kind="prompt")
-    forest.append(done, [2], kind="action", logprobs=[-1.0])
-    forest.finish(done, reward=1.0)
-    cut = forest.start(0, 1)
+    finished = forest.start(0, 0)
+    forest.append(finished, [1], kind="prompt")
+    forest.append(finished, [2], kind="action", logprobs=[-1.0])
+    forest.finish(finished, reward=1.0)
+    aborted = forest.start(0, 1)
     if moment == "after its prompt":
-        forest.append(cut, [1], kind="prompt")
+        forest.append(aborted, [1], kind="prompt")
     forest.abort()
     statuses = pl.DataFrame(forest.freeze().trajectories)["status"].to_list()
     assert statuses == ([0] if moment == "before its prompt" else [0, 2])

@@ -79,8 +79,8 @@ def test_polars_reads_every_table_without_pyarrow(tmp_path: Path) -> None:
         print("read", "pyarrow" in sys.modules)
     """
     command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, "read False"), done.stderr
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (completed.returncode, completed.stdout.strip()) == (0, "read False"), completed.stderr
 
 
 @pytest.mark.parametrize("name", [*TABLES, *COMPUTED])

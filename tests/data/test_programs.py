@@ -186,11 +186,11 @@ def test_a_snapshot_returns_the_handles_of_its_rows(forest: Forest) -> None:
 
 
 def test_with_prompt_copies_actions_after_another_prompt(forest: Forest) -> None:
-    shown = begun(forest)
-    acted(forest, shown, [3, 4], reward=0.5, observation=[5], state="room")
-    acted(forest, shown, [6], reward=1.0)
-    forest.finish(shown, reward=1.5)
-    reprompted = forest.with_prompt(shown, np.array([8]))
+    original = begun(forest)
+    acted(forest, original, [3, 4], reward=0.5, observation=[5], state="room")
+    acted(forest, original, [6], reward=1.0)
+    forest.finish(original, reward=1.5)
+    reprompted = forest.with_prompt(original, np.array([8]))
     assert forest.tokens(reprompted).tolist() == [8, 3, 4, 5, 6]
     forest.finish(reprompted, reward=1.5)
     batch = forest.freeze()

@@ -184,18 +184,18 @@ class Machine(RuleBasedStateMachine):
     @rule(rewrite=st.booleans())
     def drop(self, rewrite: bool) -> None:
         first = self.memory.dropped + 1
-        kept = [append for append in self.memory.appends if append.iteration >= first]
+        remaining = [append for append in self.memory.appends if append.iteration >= first]
         older = {name: self.memory.table(name) for name in ROWS}
         for name, rows in older.items():
-            older[name] = rows.head(len(rows) - sum(len(append.rows[name]) for append in kept))
-        needed = {draw for append in kept for draw in append.replayed}
+            older[name] = rows.head(len(rows) - sum(len(append.rows[name]) for append in remaining))
+        needed = {draw for append in remaining for draw in append.replayed}
         needed &= set(older["trajectories"]["trajectory_id"].to_list())
         if needed and not rewrite:
             with pytest.raises(InvalidInputError, match="which is drawn again"):
                 self.store.drop_before(first)
             return
         self.store.drop_before(first, rewrite=rewrite)
-        self.memory.appends, self.memory.dropped = kept, first
+        self.memory.appends, self.memory.dropped = remaining, first
         # Trajectories that are drawn again stay, with their steps and the nodes of all of their contexts.
         kept_rows = {name: rows.head(0) for name, rows in older.items()}
         steps, trajectories = (

@@ -166,10 +166,10 @@ def test_live_records_are_read_up_to_where_they_were_cut_off(page: dict[str, Any
     path = Path(told.path, "live", "4.records")
     expected = [(b"0.1/segment", b"payload"), (b"0.2/segment", b"")]
     assert list(page["records"](path)) == expected == told.rollout_log(4).records()
-    cut = path.with_name("cut")
-    cut.write_bytes(path.read_bytes()[:-1])
-    assert list(page["records"](cut)) == expected[:1]
-    cut.unlink()
+    truncated = path.with_name("cut")
+    truncated.write_bytes(path.read_bytes()[:-1])
+    assert list(page["records"](truncated)) == expected[:1]
+    truncated.unlink()
 
 
 def test_blobs_are_named_by_their_hash(told: arl.Store) -> None:
@@ -252,8 +252,8 @@ def test_the_columns_are_those_of_the_files(page: dict[str, Any], told: arl.Stor
         for (name, kind, meaning), field in zip(columns, fields, strict=True):
             assert kind.endswith("?") == field.nullable, f"{folder}.{name}"
             if name != "facts":
-                written = re.sub(r"(item: )| not null", "", str(field.type))
-                assert kind.rstrip("?") == written, f"{folder}.{name}"
+                type_text = re.sub(r"(item: )| not null", "", str(field.type))
+                assert kind.rstrip("?") == type_text, f"{folder}.{name}"
             codes = (field.metadata or {}).get(b"codes")
             if codes is not None:
                 page_codes = re.findall(r"(\d) (\w+)", meaning)

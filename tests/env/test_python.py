@@ -306,7 +306,7 @@ def elsewhere(folder: Path, code: str, *, user: int | None = None) -> str:
     """Return the output of an interpreter below a folder, as root or as another user."""
     site = next(path for path in sys.path if path.endswith("site-packages"))
     program = SHUT_IN.format(site=site, code=code)
-    done = subprocess.run(
+    completed = subprocess.run(
         [str(folder / "bin" / "python"), "-c", program],
         capture_output=True,
         text=True,
@@ -314,7 +314,7 @@ def elsewhere(folder: Path, code: str, *, user: int | None = None) -> str:
         cwd="/",
         **({} if user is None else {"user": user, "group": user, "extra_groups": []}),
     )
-    return done.stdout + done.stderr
+    return completed.stdout + completed.stderr
 
 
 @pytest.fixture(scope="module")

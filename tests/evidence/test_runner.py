@@ -78,11 +78,11 @@ def test_a_kill_loses_no_record_and_repeats_none(tmp_path: Path) -> None:
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     content = path.read_bytes()
-    kept = lines(path)
-    assert len(kept) < len(RUNS)
+    first_records = lines(path)
+    assert len(first_records) < len(RUNS)
     path.write_bytes(content + b'{"world": "ti')  # as if the process was killed within a line
     added = subprocess.run([*command, *arguments], check=True, capture_output=True, text=True).stdout
-    assert added.splitlines()[-1] == str(len(RUNS) - len(kept))
+    assert added.splitlines()[-1] == str(len(RUNS) - len(first_records))
     assert path.read_bytes().startswith(content)
     written_records = lines(path)
     assert [Run(each["world"], each["arm"], each["seed"]) for each in written_records] == RUNS

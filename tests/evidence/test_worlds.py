@@ -172,17 +172,17 @@ def test_answers_that_are_kept_are_those_of_the_game(games: Path) -> None:
     plain = env.TextWorld(files=path, folder=games, show_commands=True)
     rng = random.Random(0)
     for _ in range(6):
-        kept, game = textworld_coin.Repeated(path, known), plain.reset(plain.tasks(1)[0], 0)
-        assert kept.observation == game.observation
+        repeated, game = textworld_coin.Repeated(path, known), plain.reset(plain.tasks(1)[0], 0)
+        assert repeated.observation == game.observation
         for _ in range(4):
-            assert kept.state_key() == game.state_key()
+            assert repeated.state_key() == game.state_key()
             listed = str(game.observation).rpartition("Commands: ")[2].split("; ")
             command = rng.choice([*listed[:2], "fly"])
             answer = game.step(command)
-            assert kept.step(command) == answer
+            assert repeated.step(command) == answer
             if answer.observation is None:
                 break
-        kept.close()
+        repeated.close()
         game.close()
     assert len(known) < 1 + 6 * 4, "some are kept"
 
@@ -197,8 +197,8 @@ def test_the_texts_of_a_coin_game_do_not_list_the_way() -> None:
 
 
 def test_a_view_as_words() -> None:
-    seen = "Your mission: go to the key\nActions: turn left, drop\n\nYou see a red key 1 ahead, 2 left."
-    assert babyai.words_of(seen) == "mission go to the key you see a red key 1 ahead 2 left"
+    view = "Your mission: go to the key\nActions: turn left, drop\n\nYou see a red key 1 ahead, 2 left."
+    assert babyai.words_of(view) == "mission go to the key you see a red key 1 ahead 2 left"
 
 
 def test_only_the_largest_number_is_rewarded() -> None:
@@ -262,10 +262,10 @@ def test_a_demonstration_is_paired_with_the_image_of_its_own_page(monkeypatch: p
     model, processor = world.build(world.make().words, 0)
     tokens, _, pixels = zip(*warm_start.demonstrations(world, 0.0, 0, processor), strict=True)
     ids = torch.from_numpy(np.stack(tokens)).long()
-    shown = warm_start._seen(model, ids, pixels)
+    image_inputs = warm_start._seen(model, ids, pixels)
     tasks = random.Random(0).choices(world.make().tasks(world.tasks), k=3)
     with torch.no_grad():
-        hidden = model.model(ids, use_cache=False, **shown).last_hidden_state
+        hidden = model.model(ids, use_cache=False, **image_inputs).last_hidden_state
         for row, task in enumerate(tasks):
             page = world.make().reset(task, 0).observation["content"][0]
             picture = Picture.open(BytesIO(page.content)).convert("RGB")

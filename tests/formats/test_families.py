@@ -156,10 +156,10 @@ def test_options_of_the_template_are_passed_on():
     record = {"schema_version": "ATIF-v1.7", "agent": {"name": "a", "version": "1"}, "steps": steps}
     read = from_atif([record], tok, chat_template_kwargs=off).contexts()
     assert tok.decode(read.tokens.tolist()).endswith("assistant\n<think>\n\n</think>\n\nYo<|im_end|>")
-    shown = Chat(tok, off)
-    assert tok.decode(shown.prompt("Hi")).endswith("assistant\n<think>\n\n</think>\n\n")
-    assert tok.decode(shown.observation("4")).endswith("assistant\n<think>\n\n</think>\n\n")
-    assert shown.prompt("Hi").tolist() == Chat(tok).with_options(off).prompt("Hi").tolist()
+    without_thinking = Chat(tok, off)
+    assert tok.decode(without_thinking.prompt("Hi")).endswith("assistant\n<think>\n\n</think>\n\n")
+    assert tok.decode(without_thinking.observation("4")).endswith("assistant\n<think>\n\n</think>\n\n")
+    assert without_thinking.prompt("Hi").tolist() == Chat(tok).with_options(off).prompt("Hi").tolist()
     assert Chat(tok).with_options(None).prompt("Hi").tolist() == Chat(tok).prompt("Hi").tolist()
     for wrong, match in (({"tokenize": True}, "has 'tokenize'"), ("off", "chat_template_kwargs is 'off'")):
         with pytest.raises(InvalidInputError, match=match):
@@ -368,9 +368,9 @@ def test_tools_that_a_template_does_not_show_are_described():
     )
     # A template with its own form of calls keeps it.
     chat = [{"role": "system", "content": "Be brief."}, WARM, says("", call())]
-    [shown] = contexts(chat, known, tools=TOOLS)
-    assert shown.startswith("<|im_start|>system\nBe brief.\n\n# Tools")
-    assert "<tool_call>" not in shown
+    [context] = contexts(chat, known, tools=TOOLS)
+    assert context.startswith("<|im_start|>system\nBe brief.\n\n# Tools")
+    assert "<tool_call>" not in context
     assert trained(chat, known, tools=TOOLS)[0].startswith('<call>{"name": "weather"')
     with pytest.raises(UnsupportedError, match="shows no tools; describe them in a message"):
         trained([WARM, COLD], tokenizer("mistral"), tools=TOOLS)

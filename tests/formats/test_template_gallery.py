@@ -52,9 +52,9 @@ def test_the_messages_before_an_answer_are_in_its_context(template):
     for chat in CHATS.keys() - of_family(name, REFUSED).keys():
         messages = CHATS[chat]
         answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-        shown = contexts(from_chats([chat_of(chat)], tokenizer), tokenizer)
-        assert len(shown) == len(answers)
-        for place, text in zip(answers, shown, strict=True):
+        context_texts = contexts(from_chats([chat_of(chat)], tokenizer), tokenizer)
+        assert len(context_texts) == len(answers)
+        for place, text in zip(answers, context_texts, strict=True):
             for message in messages[:place]:
                 content = message["content"] or ""
                 if message["role"] == "assistant" and ("tool_calls" in message or not content):

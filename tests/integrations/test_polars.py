@@ -63,8 +63,8 @@ def test_nodes_of_a_path_make_the_path(seed: int) -> None:
     batch, _ = grow(seed, groups=3, turns=5)
     run = scan(batch)
     nodes = collected(batch).agentrl.nodes(run)
-    cut = nodes.with_columns(pl.col("tokens").list.head("end"))
-    joined = cut.group_by("trajectory_id", maintain_order=True).agg(pl.col("tokens").list.explode())
+    path_nodes = nodes.with_columns(pl.col("tokens").list.head("end"))
+    joined = path_nodes.group_by("trajectory_id", maintain_order=True).agg(pl.col("tokens").list.explode())
     assert joined["tokens"].to_list() == collected(batch).agentrl.paths(run)["tokens"].to_list()
     assert (nodes["end"] <= nodes["tokens"].list.len()).all()
 
@@ -108,8 +108,8 @@ def test_a_sequence_has_every_trained_token_of_its_draw(seed: int) -> None:
     both = exploded.join(inside, on=["draw_id", "token_position"], how="left", suffix="_of_token")
     for name in ("bonus", "weight", "score"):
         expected = both[f"{name}_of_token"]
-        got = both[name] if name != "score" else both.select(pl.when(expected.is_not_null()).then("score"))["score"]
-        assert got.equals(expected, null_equal=True), name
+        actual = both[name] if name != "score" else both.select(pl.when(expected.is_not_null()).then("score"))["score"]
+        assert actual.equals(expected, null_equal=True), name
     assert both["trainable"].to_list() == both["token_trainable"].fill_null(0).to_list()
     assert exploded["trainable"].sum() == tokens["trainable"].sum()
     paths = draws.select("trajectory_id").agentrl.paths(run)["tokens"].to_list()
@@ -252,10 +252,10 @@ def test_selecting_columns_or_rows_does_not_change_their_values(recorded: Path, 
     assert added not in run.draws.collect_schema()
     conditions = [pl.col("draw_id") % 2 == 1, pl.col(added).is_not_null() & (pl.col("iteration") == 1)]
     for condition in [*conditions, conditions[0] | conditions[1]]:
-        kept = full.filter(condition)
-        assert 0 < len(kept) < len(full)
-        assert_frame_equal(lazy.filter(condition).collect(), kept)
-        assert lazy.filter(condition).select(pl.len()).collect().item() == len(kept)
+        filtered = full.filter(condition)
+        assert 0 < len(filtered) < len(full)
+        assert_frame_equal(lazy.filter(condition).collect(), filtered)
+        assert lazy.filter(condition).select(pl.len()).collect().item() == len(filtered)
     assert_frame_equal(lazy.head(3).collect(), full.head(3))
 
 
@@ -382,8 +382,8 @@ def test_a_scan_does_not_change_when_files_are_merged(tmp_path: Path) -> None:
         for stale in (run, later):
             with pytest.raises((NotFoundError, pl.exceptions.ComputeError), match=r"dropped since .* call refresh"):
                 stale.nodes.collect()
-        kept = scan(tmp_path)
-        assert set(kept.draws.collect()["iteration"]) == {12, 13}
+        old_scan = scan(tmp_path)
+        assert set(old_scan.draws.collect()["iteration"]) == {12, 13}
 
 
 def test_a_file_is_found_under_the_name_that_it_has_until_its_commit_is_over(tmp_path: Path) -> None:
@@ -449,8 +449,11 @@ def test_wrong_frames_are_refused(recorded: Path) -> None:
 
 def test_without_polars_the_message_names_the_extra() -> None:
     code = "import sys; sys.modules['polars'] = None; import agentrl_core.integrations.polars"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "MissingDependencyError: agentrl_core.polars needs Polars: pip install 'agentrl-core[polars]'" in done.stderr
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (
+        "MissingDependencyError: agentrl_core.polars needs Polars: pip install 'agentrl-core[polars]'"
+        in completed.stderr
+    )
 
 
 def test_a_run_has_names_where_its_files_have_codes(recorded) -> None:

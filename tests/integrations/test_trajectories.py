@@ -160,8 +160,8 @@ def test_exported_atif_validates_with_the_atif_package() -> None:
             name: value for name, value in before.items() if name != "metrics"
         }
         assert before.get("metrics", {}).items() <= step.get("metrics", {}).items()
-    (shown,) = to_chats(batch)
-    assert shown["messages"] == chat["messages"]
+    (exported_chat,) = to_chats(batch)
+    assert exported_chat["messages"] == chat["messages"]
 
 
 def test_branches_of_a_trace_are_contexts_of_one_trajectory() -> None:

@@ -116,15 +116,15 @@ def own_step(recipe: Recipe, rows: Sequences, model: torch.nn.Module) -> float:
     return total
 
 
-def rows_of(seen: list[tuple[dict[str, Any], float]], rewards: Any) -> Sequences:
+def rows_of(step_inputs: list[tuple[dict[str, Any], float]], rewards: Any) -> Sequences:
     """Return a trainer's inputs as rows; they are shuffled, so a row's prompt identifies its group."""
     prompts, responses, masks = [], [], []
-    for inputs, _ in seen:
+    for inputs, _ in step_inputs:
         for row in range(len(inputs["prompt_ids"])):
-            held = inputs["completion_mask"][row].bool()
+            is_token = inputs["completion_mask"][row].bool()
             prompts.append(inputs["prompt_ids"][row][inputs["prompt_mask"][row].bool()].tolist())
-            responses.append(inputs["completion_ids"][row][held].tolist())
-            masks.append(inputs.get("tool_mask", inputs["completion_mask"])[row][held].tolist())
+            responses.append(inputs["completion_ids"][row][is_token].tolist())
+            masks.append(inputs.get("tool_mask", inputs["completion_mask"])[row][is_token].tolist())
     return Sequences(
         prompts=prompts,
         responses=responses,
@@ -217,10 +217,10 @@ def test_a_collector_makes_the_rollouts(tmp_path: Path) -> None:
     for iteration in range(2):
         batch = store.batch(iteration=iteration)
         rows = Sequences.of(TURNS.credit(batch), columns=["advantage"])
-        seen = [inputs for inputs, _ in trainer.seen[2 * iteration : 2 * iteration + 2]]
+        step_inputs = [inputs for inputs, _ in trainer.seen[2 * iteration : 2 * iteration + 2]]
         actual = {
             tuple(ids[mask.bool()].tolist()): values[mask.bool()].tolist()
-            for inputs in seen
+            for inputs in step_inputs
             for ids, mask, values in zip(
                 inputs["completion_ids"], inputs["completion_mask"], inputs["advantages"], strict=True
             )

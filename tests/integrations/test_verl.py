@@ -248,11 +248,11 @@ def test_a_dataproto_round_trips(seed: int) -> None:
     uids = rows.non_tensor_batch["uid"].tolist()
     order = sorted(range(len(uids)), key=lambda row: (uids.index(uids[row]), row))
     for row, place in enumerate(order):
-        held = rows.batch["attention_mask"][place].bool()
-        tokens = torch.cat([rows.batch["prompts"][place], rows.batch["responses"][place]])[held].tolist()
+        is_token = rows.batch["attention_mask"][place].bool()
+        tokens = torch.cat([rows.batch["prompts"][place], rows.batch["responses"][place]])[is_token].tolist()
         ours = back.batch["input_ids"][row][back.batch["attention_mask"][row].bool()].tolist()
         last = int(rows.batch["response_mask"][place].nonzero().max()) + 1
-        assert ours == tokens[: int(held[:3].sum()) + last]
+        assert ours == tokens[: int(is_token[:3].sum()) + last]
         assert int(back.batch["response_mask"][row].sum()) == int(rows.batch["response_mask"][place].sum())
 
 

@@ -49,17 +49,17 @@ def test_rounding_keeps_the_best(rows: list[tuple[int, float, bool]], multiple: 
     keep = np.array([row[0] > 1 for row in rows], bool)
     scores, valid = np.array([row[1] for row in rows], float), np.array([row[2] for row in rows], bool)
     rounded = filters.round_rows(keep, multiple, scores=scores, up=up, valid=valid)
-    kept = int((keep & valid).sum())
-    more = -(-kept // multiple) * multiple
-    assert rounded.sum() == (more if up and more <= valid.sum() else kept // multiple * multiple)
+    kept_count = int((keep & valid).sum())
+    more = -(-kept_count // multiple) * multiple
+    assert rounded.sum() == (more if up and more <= valid.sum() else kept_count // multiple * multiple)
     assert not rounded[~valid].any()
     # Either no row was added or none was dropped, and no better row is left out.
     added, dropped = rounded & ~keep, keep & valid & ~rounded
     assert not (added.any() and dropped.any())
     if dropped.any() and rounded.any():
         assert scores[dropped].max() <= scores[rounded].min()
-    if added.any() and (left := valid & ~rounded).any():
-        assert scores[added].min() >= scores[left].max()
+    if added.any() and (remaining := valid & ~rounded).any():
+        assert scores[added].min() >= scores[remaining].max()
 
 
 def test_by_hand() -> None:

@@ -57,8 +57,8 @@ def test_dense_keys_of_texts_around_the_inline_length_of_a_view(texts: list[str]
         expected = first_seen(list(column))
         for arrow_type in (pa.string_view(), pa.binary_view(), pa.large_string()):
             array = pa.array(["a text that is longer than any view"] * skipped + column, pa.large_string())
-            cut = array.cast(arrow_type).slice(skipped)
-            assert keys.dense(cut).tolist() == expected
+            sliced = array.cast(arrow_type).slice(skipped)
+            assert keys.dense(sliced).tolist() == expected
         assert keys.dense(pl.Series(column, dtype=pl.String)).tolist() == expected
 
 

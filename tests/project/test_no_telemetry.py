@@ -90,12 +90,12 @@ print("no connection")
 
 
 def test_a_run_opens_no_connection(root: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "run")],
         env={"PYTHONPATH": str(root / "tests/support"), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("no connection\n")
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.endswith("no connection\n")

@@ -118,8 +118,8 @@ def test_every_public_name_of_before_works_or_is_in_the_table(names: Renames, pu
             owner, _, method = path.rpartition(".")
             is_method = owner.rpartition(".")[2][:1].isupper()
             new_argument = table.argument(owner, method, argument) if is_method else table.argument(path, "", argument)
-            gone = new_argument is not None and is_removed(new_argument)
+            removed = new_argument is not None and is_removed(new_argument)
             takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-            if not (gone or takes_all or argument in parameters or new_argument in parameters):
+            if not (removed or takes_all or argument in parameters or new_argument in parameters):
                 lost.append(each)
     assert not lost, f"{len(lost)} names neither work nor are in renames.toml: {lost}"

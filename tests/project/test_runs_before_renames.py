@@ -69,8 +69,8 @@ def test_its_open_iteration_is_finished_as_if_nothing_had_happened(
     with arl.Store.open(runs / name) as store:
         iteration = store.iteration
         if name == "search":
-            kept = [record for record, _ in store.rollout_log(iteration).records()]
-            assert len([each for each in kept if b"/segment" in each]) > 4
+            records = [record for record, _ in store.rollout_log(iteration).records()]
+            assert len([each for each in records if b"/segment" in each]) > 4
             go_on(store, iteration + 1)
         else:
             assert store.has_batch(iteration)
@@ -85,12 +85,15 @@ def test_its_open_iteration_is_finished_as_if_nothing_had_happened(
 
 def test_recorded_segments_are_not_sampled_again(runs: Path, expected: dict[str, Any]) -> None:
     with arl.Store.open(runs / "search") as store:
-        kept = sum(b"/segment" in record for record, _ in store.rollout_log(store.iteration).records())
+        recorded_count = sum(b"/segment" in record for record, _ in store.rollout_log(store.iteration).records())
         collect, world = runs_before_renames.searching(store)
         world.left = 10_000
         collect(tasks=3, group_size=4)
         action = CODES["kind"].index("action")
-        assert 10_000 - world.left == [row["kind"] for row in expected["search"]["rows"]["nodes"]].count(action) - kept
+        assert (
+            10_000 - world.left
+            == [row["kind"] for row in expected["search"]["rows"]["nodes"]].count(action) - recorded_count
+        )
 
 
 @pytest.mark.parametrize("command", ["ls", "stats", "show", "verify", "watch", "view", "compare", "export"])

@@ -448,17 +448,17 @@ def test_drop_surplus_keeps_no_more_failures_than_successes(seed: int) -> None:
         mean = sum(draw.score for draw in draws) / len(draws)
         worse = [draw.row for draw in draws if draw.score < mean]
         better = [draw.row for draw in draws if draw.score >= mean]
-        left = [row for row in worse if math.isfinite(scores[row])]
-        assert len(left) == min(len(worse), len(better))
-        assert all(scores[draw.row] == draw.score for draw in draws if draw.row in (*better, *left))
+        kept_failures = [row for row in worse if math.isfinite(scores[row])]
+        assert len(kept_failures) == min(len(worse), len(better))
+        assert all(scores[draw.row] == draw.score for draw in draws if draw.row in (*better, *kept_failures))
     np.testing.assert_array_equal(column(DropSurplus(seed=seed)(batch)), scores)
 
 
 def test_who_is_left_out_is_chance() -> None:
     batch = small([(0, [1])] * 10, draw_score=[1.0] + [0.0] * 9)
-    left = {tuple(np.isfinite(column(DropSurplus(seed=seed)(batch))).tolist()) for seed in range(40)}
-    assert len(left) > 5
-    assert all(sum(kept) == 2 and kept[0] for kept in left)
+    outcomes = {tuple(np.isfinite(column(DropSurplus(seed=seed)(batch))).tolist()) for seed in range(40)}
+    assert len(outcomes) > 5
+    assert all(sum(finite) == 2 and finite[0] for finite in outcomes)
 
 
 def test_flagged_draws_have_no_score() -> None:

@@ -167,9 +167,9 @@ def test_bad_input(call: object, message: str) -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=8))
 def test_rank_agreement_over_all_pairs(rows: list[tuple[int, int]]) -> None:
     ordered = [(a, b) for a in rows for b in rows if a[1] < b[1]]
-    alike = sum(a[0] < b[0] for a, b in ordered)
+    agreeing = sum(a[0] < b[0] for a, b in ordered)
     other = 0 if len(rows) == 2 else sum(a[0] > b[0] for a, b in ordered)
-    expected = (alike - other) / len(ordered) if ordered else 0.0
+    expected = (agreeing - other) / len(ordered) if ordered else 0.0
     scores, truths = [float(a) for a, _ in rows], [float(b) for _, b in rows]
     assert rank_agreement(scores, truths, [0, len(rows)]).tolist() == [expected]
 

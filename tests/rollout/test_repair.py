@@ -107,8 +107,8 @@ def test_scope_leads_one_failure_on() -> None:
     assert expert.tolist() == [0] * prefix_length + [1] * (len(mended) - prefix_length + 1)
     # A teacher without success is dropped; a bad first step, or none, is left alone.
     for speaker in (judging(marks, teacher=WRONG), judging("1: bad"), judging("all fine")):
-        left = solve(TeacherContinuation(column="success"), speaker, group_size=2)
-        assert [row.actions for row in left.drawn] == [[ATTEMPT]] * 2
+        result = solve(TeacherContinuation(column="success"), speaker, group_size=2)
+        assert [row.actions for row in result.drawn] == [[ATTEMPT]] * 2
     with_teacher = solve(TeacherContinuation(column="success", at_most=2), judging(marks), group_size=3)
     assert sum(mended in row.actions for row in with_teacher.drawn) == 2
 
@@ -137,8 +137,8 @@ def test_int_imitates_a_proposal_that_one_continuation_verifies() -> None:
         [f"{target}{RIGHT}"]
     ]
     for proposal, right in (("3: rather this. ", 99), ("no idea", 0), ("7: rather this. ", 0)):
-        left = solve(recipe, speaking(proposal=proposal, right=right), group_size=1)
-        assert [(row.actions, row.trained) for row in left.drawn] == [([ATTEMPT], "")]
+        result = solve(recipe, speaking(proposal=proposal, right=right), group_size=1)
+        assert [(row.actions, row.trained) for row in result.drawn] == [([ATTEMPT], "")]
 
 
 def test_fission_starts_a_group_after_a_failed_call() -> None:

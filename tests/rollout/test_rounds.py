@@ -125,17 +125,17 @@ def test_ghpo_shows_more_and_more_of_the_solution() -> None:
 
     def hints(needed: str) -> tuple[list[str], list[float], list[str]]:
         run = solve(recipes.GHPO, by_chance(0.0, but=needed), world=world, group_size=2)
-        shown = [row.prompt.rpartition("\n")[2] for row in run.rows]
+        hint_lines = [row.prompt.rpartition("\n")[2] for row in run.rows]
         assert {row.status for row in run.rows if not row.drawn} <= {"pruned"}
-        return shown, run.fact("hint"), [row.prompt.rpartition("\n")[2] for row in run.drawn]
+        return hint_lines, run.fact("hint"), [row.prompt.rpartition("\n")[2] for row in run.drawn]
 
     first = ["riddle?"] * 2
     assert hints("riddle") == (first, [0, 0], first)
     assert hints("abcde") == ([*first, *["abcde"] * 2], [0.25] * 2, ["abcde"] * 2)
     assert hints("abcdef") == ([*first, *["abcde"] * 2, *["abcdefghij"] * 2], [0.5] * 2, ["abcdefghij"] * 2)
     for needed in ("abcdefghijk", "never"):
-        shown, facts, drawn = hints(needed)
-        assert len(shown) == 8, "three quarters stay whatever comes of them"
+        hint_lines, facts, drawn = hints(needed)
+        assert len(hint_lines) == 8, "three quarters stay whatever comes of them"
         assert (facts, drawn) == ([0.75] * 2, ["abcdefghijklmno"] * 2)
     alone = solve(recipes.GHPO, in_turn(WRONG), world=Riddles(()), group_size=2)
     assert [row.drawn for row in alone.rows] == [True, True], "a task without a solution keeps its group"

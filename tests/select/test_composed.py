@@ -223,12 +223,12 @@ def test_a_collection_learns_from_all_its_groups(tmp_path: Path) -> None:
                 attempts[int(task_id.split()[1])] += 1
                 solved[int(task_id.split()[1])] += success
         assert len(rows) == len(set(rows)) > 8
-        kept = state["pool"]
-        assert dict(zip(rows, kept["attempts"].tolist(), strict=True)) == {
+        pool_state = state["pool"]
+        assert dict(zip(rows, pool_state["attempts"].tolist(), strict=True)) == {
             row: count for row, count in attempts.items() if count
         }
-        assert all(solved[row] == won for row, won in zip(rows, kept["successes"].tolist(), strict=True))
-        out = {row for row, gone in zip(rows, kept["out"].tolist(), strict=True) if gone}
+        assert all(solved[row] == won for row, won in zip(rows, pool_state["successes"].tolist(), strict=True))
+        out = {row for row, is_out in zip(rows, pool_state["out"].tolist(), strict=True) if is_out}
         assert out == {row for row in range(16) if attempts[row] >= 8 and solved[row] == attempts[row]}
         assert out, "an easy task left the pool"
         assert state["variant"]["rollouts"].sum() > 0

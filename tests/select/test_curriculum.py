@@ -135,13 +135,13 @@ def test_dual_arms_by_hand() -> None:
 
 
 def test_pools_lose_tasks() -> None:
-    story, kept = Story(), select.PoolFilter(above=0.0, below=0.9, attempts=4)
-    state = kept.initial_state()
+    story, pool_filter = Story(), select.PoolFilter(above=0.0, below=0.9, attempts=4)
+    state = pool_filter.initial_state()
     first = story.visits(0, {1: [0, 0, 0, 0], 2: [1, 0], 3: [1, 1, 1, 1], 4: [1, 0, 1, 0]})
-    state = kept.next(state, first, np.array(story.known), 0)
+    state = pool_filter.next(state, first, np.array(story.known), 0)
     assert dict(zip(story.known, state["out"].tolist(), strict=True)) == {1: True, 2: False, 3: True, 4: False}
     # Four of ten attempts now: back in the band.
-    state = kept.next(state, story.visits(1, {1: [1, 1, 1, 1, 0, 0]}), np.array(story.known), 0)
+    state = pool_filter.next(state, story.visits(1, {1: [1, 1, 1, 1, 0, 0]}), np.array(story.known), 0)
     assert state["out"].tolist() == [False, False, True, False]
     newest = select.PoolFilter(at_most=0.5, newest=True)
     state = newest.next(newest.initial_state(), Story().visits(0, {1: [0, 0]}), np.array([1]), 0)
@@ -150,17 +150,17 @@ def test_pools_lose_tasks() -> None:
 
 
 def test_pools_lose_tasks_at_the_end_of_an_epoch() -> None:
-    story, kept = Story(), select.PoolFilter(below=0.9, per="epoch")
-    state = kept.next(kept.initial_state(), story.visits(0, {1: [1.0], 2: [0.0]}), np.array([1, 2]), 0)
+    story, pool_filter = Story(), select.PoolFilter(below=0.9, per="epoch")
+    state = pool_filter.next(pool_filter.initial_state(), story.visits(0, {1: [1.0], 2: [0.0]}), np.array([1, 2]), 0)
     assert state["out"].tolist() == [False, False]
-    state = kept.next(state, story.visits(1, {2: [1.0]}), np.array([1, 2]), 1)
+    state = pool_filter.next(state, story.visits(1, {2: [1.0]}), np.array([1, 2]), 1)
     assert state["out"].tolist() == [True, False]  # 1 of 1; 1 of 2
 
 
 def test_some_of_the_outside_are_spared() -> None:
     rows = np.arange(10_000)
-    kept = select.PoolFilter(below=1.0, spare=0.2)
-    out = kept._outside(np.full(10_000, 5), np.full(10_000, 5), rows)
+    pool_filter = select.PoolFilter(below=1.0, spare=0.2)
+    out = pool_filter._outside(np.full(10_000, 5), np.full(10_000, 5), rows)
     # Four standard errors of 0.8.
     assert abs(out.mean() - 0.8) < 4 * math.sqrt(0.16 / 10_000)
 

@@ -113,8 +113,8 @@ def test_an_iteration_touches_the_task_rows_of_its_batch_alone(tmp_path: Path) -
             collect.end_iteration(recipe.credit(collect(tasks=3, group_size=2)), {})
             rolled_out = set(store.batch(iteration).trajectories.column("task_id"))
             assert len(rolled_out) == 3
-            written = store.tasks.column("task_id")[before:]
-            assert sorted(written) == sorted(rolled_out), "one row a task, and none of those before"
+            task_rows = store.tasks.column("task_id")[before:]
+            assert sorted(task_rows) == sorted(rolled_out), "one row a task, and none of those before"
             known |= rolled_out
             state = collect._now().components["select[0].ComposedSelector"]
             assert len(state["rows"]) == len(known), "nothing is kept of a task that nobody tried"

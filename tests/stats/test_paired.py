@@ -52,11 +52,11 @@ def test_level_under_no_difference():
 def test_the_interval_covers_the_mean_about_as_often_as_its_level():
     """Binomial of 400 at 0.95: standard deviation 4.4. Percentile intervals of 40 values cover slightly less often."""
     rng = np.random.default_rng(0)
-    held = 0
+    covered = 0
     for _ in range(400):
         difference = stats.paired_difference(rng.standard_normal(40) + 0.3, np.zeros(40), resamples=1_000)
-        held += difference.low <= 0.3 <= difference.high
-    assert 350 <= held <= 395
+        covered += difference.low <= 0.3 <= difference.high
+    assert 350 <= covered <= 395
 
 
 def naive_holm(p_values):

@@ -54,7 +54,7 @@ def written_out(run: Path) -> pl.DataFrame:
     distinct = nodes.unique(["iteration", "node_id"]).with_columns(
         values=pl.col("entropies").cast(pl.List(pl.Float64)).list.drop_nulls()
     )
-    kept = distinct.group_by("iteration").agg(
+    sizes = distinct.group_by("iteration").agg(
         entropy=pl.col("values").list.sum().sum() / pl.col("values").list.len().sum().replace(0, None),
         stored=pl.col("tokens").list.len().sum(),
     )
@@ -64,7 +64,7 @@ def written_out(run: Path) -> pl.DataFrame:
         staleness=age / pl.col("end").filter(known).sum().replace(0, None),
         tokens=pl.col("end").sum(),
     )
-    joined = sums.join(kept, on="iteration").with_columns(sharing=pl.col("tokens") / pl.col("stored"))
+    joined = sums.join(sizes, on="iteration").with_columns(sharing=pl.col("tokens") / pl.col("stored"))
     return joined.select("iteration", "entropy", "action_length", "length", "sharing", "staleness").sort("iteration")
 
 

@@ -102,13 +102,13 @@ def test_a_table_has_as_many_rows_as_it_has(browser, page_file) -> None:
     table = pl.DataFrame({"x": pl.int_range(count, eager=True) % 100}, schema={"x": pl.Int8})
     stream = stream_of(table)
     assert len(messages(stream)) > 2, "it is one batch: nothing is tried"
-    shown = browser.do(
+    numbers = browser.do(
         f"(() => {{ {BYTES.format(base64.b64encode(stream).decode())}"
         " const table = arrow_js.readStream(bytes.buffer);"
         " const values = table.columns.x.values;"
         " return [table.rows, values.length, values.reduce((sum, one) => sum + one, 0), values.at(-1)]; })()"
     )
-    assert shown == [count, count, table["x"].cast(pl.Int64).sum(), table["x"][-1]]
+    assert numbers == [count, count, table["x"].cast(pl.Int64).sum(), table["x"][-1]]
 
 
 BYTES = "const bytes = Uint8Array.from(atob('{}'), (letter) => letter.charCodeAt(0));"
@@ -129,12 +129,12 @@ def read(browser, stream: bytes) -> list[dict[str, object]]:
 def same(mine: dict[str, object], theirs: dict[str, object]) -> bool:
     """Return whether two rows are equal; numbers to seven digits, and missing values in a list as null."""
 
-    def alike(one: object, other: object) -> bool:
+    def equal(one: object, other: object) -> bool:
         if isinstance(other, list):
             return np.allclose(np.array(one, float), np.array(other, float), equal_nan=True)
         return one == (pytest.approx(other, rel=1e-6) if isinstance(other, float) else other)
 
-    return mine.keys() == theirs.keys() and all(alike(mine[name], value) for name, value in theirs.items())
+    return mine.keys() == theirs.keys() and all(equal(mine[name], value) for name, value in theirs.items())
 
 
 def test_every_group_is_in_one_block_until_the_budget(recorded) -> None:
@@ -143,10 +143,10 @@ def test_every_group_is_in_one_block_until_the_budget(recorded) -> None:
     everything = Chosen.of(tables, (0, 2**62), 10**9)
     assert everything.kept["group_id"].to_list() == tokens["group_id"].to_list()
     for most in (1, 300, 700):
-        kept = Chosen.of(tables, (0, 2**62), most).kept
-        size = tokens.filter(pl.col("group_id").is_in(kept["group_id"].implode()))["tokens"].sum()
-        assert len(kept) == 1 or size <= most
-        first = tables.trajectories.filter(pl.col("group_id").is_in(kept["group_id"].implode()))
+        chosen_groups = Chosen.of(tables, (0, 2**62), most).kept
+        size = tokens.filter(pl.col("group_id").is_in(chosen_groups["group_id"].implode()))["tokens"].sum()
+        assert len(chosen_groups) == 1 or size <= most
+        first = tables.trajectories.filter(pl.col("group_id").is_in(chosen_groups["group_id"].implode()))
         latest = tables.trajectories.select(pl.col("iteration").max()).collect().item()
         assert first.select(pl.col("iteration").max()).collect().item() == latest, "the latest are kept first"
     assert len(Chosen.of(tables, (1, 2), 10**9).kept) == 3

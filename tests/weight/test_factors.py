@@ -162,7 +162,7 @@ def test_importance_weights(seed: int, level: str, kind: str) -> None:
     if not any(counted(batch)):
         return
     logs, expected = ratios(batch), np.ones(len(counted(batch)))
-    kept = np.ones(len(expected))
+    keep = np.ones(len(expected))
     for draw in plain(batch):
         if not draw.valid:
             continue
@@ -183,7 +183,7 @@ def test_importance_weights(seed: int, level: str, kind: str) -> None:
         rows = [token.row for token in draw.tokens if token.trained]
         beyond = (expected[rows] < 0.4) | (expected[rows] > 1.5)
         if kind == "veto" and beyond.any():
-            kept[rows] = 0.0
+            keep[rows] = 0.0
         elif kind == "mask":
             expected[rows] = np.where(beyond, 0.0, expected[rows])
         elif kind == "filter":
@@ -192,7 +192,7 @@ def test_importance_weights(seed: int, level: str, kind: str) -> None:
             expected[rows] = np.clip(expected[rows], 0.4, 1.5)
     result = ImportanceWeight(level=level, kind=kind, at_least=0.4, at_most=1.5)(batch)
     if kind == "veto":
-        assert column(result, "keep", "token") == kept.tolist()
+        assert column(result, "keep", "token") == keep.tolist()
         assert not result.has("weight", "token")
     else:
         close(column(result, "weight", "token"), expected)
@@ -315,9 +315,9 @@ def test_marked_rows_by_hand() -> None:
     close(column(MarkedScaled(column="thought", marked=0.5)(batch), "weight", "token"), [0.5, 1.0, 1.0])
     kl = MarkedScaled(column="image", level="step", marked=0.06, plain=0.01, of="kl_weight")(batch)
     close(column(kl, "kl_weight", "token"), [0.01, 0.01, 0.06])
-    kept = MarkedScaled(column="thought", marked=0.0, of="keep")(batch)
-    close(column(kept, "keep", "token"), [0.0, 1.0, 1.0])
-    weights = kept.token_weights([0, 1], keep=kept.column("keep", "token") != 0)
+    result = MarkedScaled(column="thought", marked=0.0, of="keep")(batch)
+    close(column(result, "keep", "token"), [0.0, 1.0, 1.0])
+    weights = result.token_weights([0, 1], keep=result.column("keep", "token") != 0)
     close(weights, [0.0, 0.5, 0.5])  # dropped tokens are in no denominator
 
 

@@ -23,8 +23,8 @@ SCORES = st.lists(st.sampled_from([0.0, 1.0, 0.5, -2.0, 1e9, -1e-9]), max_size=1
 def test_splitting_a_rollout_into_rows_changes_no_weight(rows: list[tuple[int, int]], data: st.DataObject) -> None:
     """The regression of public trainers in which a rollout of more rows has more weight (verl#7580, slime#2300)."""
     rollouts, lengths = [row[0] for row in rows], [row[1] for row in rows]
-    cut = [data.draw(st.integers(0, length)) for length in lengths]
-    split_lengths = [part for length, at in zip(lengths, cut, strict=True) for part in (at, length - at)]
+    cuts = [data.draw(st.integers(0, length)) for length in lengths]
+    split_lengths = [part for length, at in zip(lengths, cuts, strict=True) for part in (at, length - at)]
     split_rollouts = [rollout for rollout in rollouts for _ in range(2)]
     for unsplit, split in (
         (token_mean(lengths), token_mean(split_lengths)),

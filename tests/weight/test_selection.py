@@ -60,9 +60,9 @@ def test_unsure_tokens(seed: int, kind: str, group_by: str) -> None:
     result = SelectTokens(**options)(batch)
     assert column(result, "weight", "token") == expected.tolist()
     assert not result.has("keep", "token")
-    kept = SelectTokens(**options, denominator="kept")(batch)
-    assert column(kept, "keep", "token") == expected.tolist()
-    assert not kept.has("weight", "token")
+    kept_only = SelectTokens(**options, denominator="kept")(batch)
+    assert column(kept_only, "keep", "token") == expected.tolist()
+    assert not kept_only.has("weight", "token")
 
 
 def test_tokens_among_those_that_are_kept() -> None:
@@ -102,9 +102,9 @@ def test_draws_of_large_advantages(seed: int) -> None:
 def test_draws_of_largest_variance(seed: int, count: int) -> None:
     batch = credited(seed)
     advantage = batch.column("advantage", "draw").astype(float)
-    kept = column(SelectDraws(kind="max_variance", count=count)(batch), "keep", "draw")
+    keep = column(SelectDraws(kind="max_variance", count=count)(batch), "keep", "draw")
     for rows in members(batch):
-        chosen = [advantage[row] for row in rows if kept[row]]
+        chosen = [advantage[row] for row in rows if keep[row]]
         assert len(chosen) == min(count, len(rows))
         best = max(np.var(advantage[list(choice)]) for choice in itertools.combinations(rows, len(chosen)))
         np.testing.assert_allclose(np.var(chosen), best, rtol=1e-9, atol=1e-12)
@@ -206,13 +206,13 @@ def test_flags_of_steps_go_by_their_names() -> None:
             forest.step(trajectory, flags=flag)
         forest.finish(trajectory, reward=1.0)
     batch = OutcomeScore()(forest.freeze())
-    for name, kept in {
+    for name, expected in {
         "tool_error": [1, 0, 1, 1, 1],
         "void": [1, 1, 0, 1, 1],
         "tool_result,untrained": [0, 0, 1, 1, 0],
         "format_error": [1] * 5,
     }.items():
-        assert column(FlagFilter(flags=name)(batch), "keep", "draw") == kept
+        assert column(FlagFilter(flags=name)(batch), "keep", "draw") == expected
     assert np.isnan(Unscored(flags="judge_failed,void")(batch).column("score", "draw")).tolist() == [0, 0, 1, 0, 1]
     flagged = batch.with_columns("step", void=[1, 0, 0, 0, 0, 0, 0])
     assert column(FlagFilter(flags="void")(flagged), "keep", "draw") == [0, 1, 1, 1, 1]

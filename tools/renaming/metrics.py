@@ -47,9 +47,9 @@ class Metrics:
             if not everywhere and "." not in text:
                 return None
             renames = self._renames
-            gone = renames.sections["metrics"].get(text, text)
-            if is_removed(gone) and text:
-                self._source.rename(self._source.span(node)[0], text, gone)
+            new_name = renames.sections["metrics"].get(text, text)
+            if is_removed(new_name) and text:
+                self._source.rename(self._source.span(node)[0], text, new_name)
                 return None
             if (renamed := renames.metric(text)) != text or (renamed := renames.column(text)) != text:
                 return renamed

@@ -166,18 +166,18 @@ def test_unsupported_or_invalid_records_are_refused_with_their_line(rows, error,
 
 
 def test_states_and_messages_between_agents_are_not_answers(tmp_path):
-    sent = '{"author": "agents/a", "recipient": "agents", "content": "Done.", "trigger_turn": false}'
+    agent_message = '{"author": "agents/a", "recipient": "agents", "content": "Done.", "trigger_turn": false}'
     rows = [
         META,
         {"type": "world_state", "payload": {"snapshot": {}}},
         user("what is here?"),
         answer("I ask."),
-        answer(sent),
+        answer(agent_message),
         {"type": "inter_agent_communication_metadata", "payload": {"trigger_turn": False}},
         answer('{"author": "me"}'),
     ]
     path = write_lines(tmp_path / "r.jsonl", rows)
-    [chat] = check_trained(path, [says("I ask."), says('{"author": "me"}')], [says(sent)])
+    [chat] = check_trained(path, [says("I ask."), says('{"author": "me"}')], [says(agent_message)])
     assert chat["untrained"] == ["r.jsonl, line 5: another agent wrote it"]
 
 

@@ -123,11 +123,11 @@ def test_a_damaged_member_is_refused(tmp_path):
 
 
 def test_answers_that_were_given_cut_or_not_parsed_are_context(tmp_path):
-    input_answer, cut = answer("yo", source="input"), answer("Co")
+    input_answer, truncated = answer("yo", source="input"), answer("Co")
     broken = answer("", call(city="Oslo"))
     broken["tool_calls"][0]["parse_error"] = "not JSON"
-    log = sample(1, [message("user", "hi"), input_answer, USER, cut, USER, broken, REPLY, COLD])
-    log["events"][2] = generated(cut, "max_tokens")
+    log = sample(1, [message("user", "hi"), input_answer, USER, truncated, USER, broken, REPLY, COLD])
+    log["events"][2] = generated(truncated, "max_tokens")
     path = write_json(tmp_path / "log.json", header(samples=[log]))
     others = [says("yo"), says("Co"), says("", call(city="Oslo"))]
     [chat] = check_trained(path, [says("Cold.")], others)
@@ -139,8 +139,8 @@ def test_answers_that_were_given_cut_or_not_parsed_are_context(tmp_path):
 
 
 def test_reasoning(tmp_path):
-    shown = answer([{"type": "reasoning", "reasoning": "It is winter."}, {"type": "text", "text": "Cold."}])
-    path = write_json(tmp_path / "log.json", header(samples=[sample(1, [USER, shown])]))
+    reply = answer([{"type": "reasoning", "reasoning": "It is winter."}, {"type": "text", "text": "Cold."}])
+    path = write_json(tmp_path / "log.json", header(samples=[sample(1, [USER, reply])]))
     check_trained(path, [says("Cold.", reasoning_content="It is winter.")], templates=("qwen3",))
     sealed = answer([{"type": "reasoning", "reasoning": "gAAA", "redacted": True}, {"type": "text", "text": "Cold."}])
     path = write_json(tmp_path / "log.json", header(samples=[sample(1, [USER, COLD, USER, sealed])]))
@@ -236,8 +236,8 @@ def test_all_of_a_sample_but_its_messages_and_events_is_kept():
     }
     log = sample(1, [USER, COLD], limit={"type": "token", "limit": 9}, store={"a": 0}, total_time=1.5, **more)
     [chat] = read([header(samples=[log])])
-    held = {name: value for name, value in log.items() if name not in ("messages", "events", "attachments")}
-    assert chat["record"] == held | {"output": {"model": "m", "completion": "Cold."}}
+    other_fields = {name: value for name, value in log.items() if name not in ("messages", "events", "attachments")}
+    assert chat["record"] == other_fields | {"output": {"model": "m", "completion": "Cold."}}
     assert chat.keys() == {"messages", "task", "tools", "reward", "success", "record"}
     [back] = to_chats(from_chats([chat], _tokenizer()))
     assert back == chat

@@ -44,7 +44,7 @@ def observation(number, content, **more):
 
 def old_events():
     model_response = response("r1", "I look.", LS)
-    done = response("r2", None, call("finish", "c2", message="One file."))
+    finish = response("r2", None, call("finish", "c2", message="One file."))
     return [
         action(0, "system", args={"content": "You are OpenHands.", "tools": [TOOL]}),
         action(1, "message", "user", args={"content": "what is here?", "image_urls": []}),
@@ -52,7 +52,7 @@ def old_events():
         {"id": 3, "source": "environment", "observation": "agent_state_changed", "content": "", "extras": {}},
         action(4, "run", args={"command": "ls", "thought": "I look."}, tool_call_metadata=meta(model_response)),
         observation(5, "a.py", tool_call_metadata=meta(model_response)),
-        action(6, "finish", tool_call_metadata=meta(done, "c2", "finish")),
+        action(6, "finish", tool_call_metadata=meta(finish, "c2", "finish")),
     ]
 
 

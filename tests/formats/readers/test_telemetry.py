@@ -155,10 +155,10 @@ def test_agents_in_one_trace_are_separate_chats(tmp_path):
 
 
 def test_a_history_that_was_cut_trains_its_new_answer_alone(tmp_path):
-    cut = attributes(
+    truncated = attributes(
         [said("user", text("Summary.")), COLD, said("user", text("And now?"))], said("assistant", text("Warm."))
     )
-    rows = [console(1, FIRST), console(2, SECOND), console(3, cut)]
+    rows = [console(1, FIRST), console(2, SECOND), console(3, truncated)]
     _, second = check_trained(write_lines(tmp_path / "spans.jsonl", rows), [*ANSWERS, says("Warm.")], [says("Cold.")])
     assert "1 answers in its context are not of a call before it" in second["untrained"][0]
 
