@@ -67,7 +67,7 @@ class Case:
     ids: Tensor
     weights: Tensor
     inputs: ImageInputs
-    shown: list[int]
+    image_counts: list[int]
 
     @property
     def image(self) -> list[int]:
@@ -189,7 +189,7 @@ def sampled(case: Case) -> float:
     requests = [Request(prompt, seed, SAMPLING, images=(case.pictures[0],)) for seed in range(MEMBERS)]
     began = time.process_time()
     segments = generate_all(generate, requests)
-    seconds, calls = time.process_time() - began, len(case.shown)
+    seconds, calls = time.process_time() - began, len(case.image_counts)
     generate.close()
     rows = [torch.from_numpy(np.concatenate([prompt, segment.tokens])).long() for segment in segments]
     for row, segment in zip(rows, segments, strict=True):
@@ -199,7 +199,7 @@ def sampled(case: Case) -> float:
         logprobs = logits.index_fill(-1, torch.tensor(placeholder_ids(case.model)), -1e9).log_softmax(-1)
         expected = logprobs.gather(-1, row[len(prompt) :, None])[:, 0].numpy()
         np.testing.assert_allclose(segment.logprobs, expected, rtol=0, atol=1e-4)
-    del case.shown[calls:]  # added by the comparison
+    del case.image_counts[calls:]  # added by the comparison
     return seconds
 
 
@@ -234,7 +234,7 @@ def measure(family: str, side: str, folder: Path) -> None:
     loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds: list[float] = []
     for _ in range(1 + TIMES):
-        case.shown.clear()
+        case.image_counts.clear()
         case.model.zero_grad()
         if side in SAMPLERS:
             seconds.append(SAMPLERS[side](case))
@@ -248,8 +248,8 @@ def measure(family: str, side: str, folder: Path) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     figures: dict[str, Any] = {
         "cpu_seconds": min(seconds[1:]),
-        "tower_calls": len(case.shown),
-        "tower_images": sum(case.shown),
+        "tower_calls": len(case.image_counts),
+        "tower_images": sum(case.image_counts),
     }
     parameters = sum(each.numel() for each in case.model.parameters())
     figures |= {"peak_mib": (peak - loaded) / 1024, "parameters": parameters}

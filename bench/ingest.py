@@ -36,7 +36,7 @@ class Turns:
     prompts: list[list[int]]
     outputs: list[list[int]]
     logprobs: list[list[float]]
-    said: list[list[int]]
+    observations: list[list[int]]
 
     @classmethod
     def make(cls, sessions: int, turns: int, seed: int = 0) -> Turns:
@@ -48,7 +48,7 @@ class Turns:
             for _ in range(turns):
                 observation = rng.integers(0, 150_000, int(rng.integers(150, 250))).tolist()
                 output = rng.integers(0, 150_000, int(rng.integers(150, 300))).tolist()
-                generated.said.append(observation)
+                generated.observations.append(observation)
                 generated.trajectories.append(session)
                 generated.prompts.append(context + observation)
                 generated.outputs.append(output)
@@ -64,7 +64,7 @@ class Turns:
     def sizes(self) -> list[int]:
         """Return the number of different tokens, the number of sampled tokens, and their sum."""
         sampled = [token for output in self.outputs for token in output]
-        return [sum(map(len, self.said)) + len(sampled), len(sampled), sum(sampled)]
+        return [sum(map(len, self.observations)) + len(sampled), len(sampled), sum(sampled)]
 
 
 def flat(rows: list[Any], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -216,7 +216,9 @@ def main() -> None:
         handles = np.array(turns.trajectories)
         prompts, outputs = flat(turns.prompts, np.int32), flat(turns.outputs, np.int32)
         logprobs = flat(turns.logprobs, np.float32)
-        turn_tokens = flat([part for pair in zip(turns.said, turns.outputs, strict=True) for part in pair], np.int32)
+        turn_tokens = flat(
+            [part for pair in zip(turns.observations, turns.outputs, strict=True) for part in pair], np.int32
+        )
         pairs = [part for row in turns.logprobs for part in ((), row)]
         of_pairs, kinds = flat(pairs, np.float32), np.tile(np.array([4, 1], np.uint8), len(handles))
 

@@ -42,13 +42,13 @@ class Aloft:
 
     began: int
     place: int
-    said: Counter[int] = field(default_factory=Counter)
+    generated: Counter[int] = field(default_factory=Counter)
     window: int = 0
     drawn: Counter[int] = field(default_factory=Counter)
 
     @property
     def over(self) -> bool:
-        return self.said.total() == TURN * turns(self.began, self.place)
+        return self.generated.total() == TURN * turns(self.began, self.place)
 
 
 class Paper:
@@ -76,14 +76,14 @@ class Paper:
         self.delivered = self.is_cut()
 
     def undrawn(self) -> int:
-        return SIZE * sum((group.said - group.drawn).total() for group in self.aloft)
+        return SIZE * sum((group.generated - group.drawn).total() for group in self.aloft)
 
     def waits(self, group: Aloft) -> bool:
         return not group.over and group.window != self.cut.max_new_tokens
 
     def say(self, group: Aloft) -> None:
         """Generate a token of each of its trajectories."""
-        group.said[self.iteration] += 1
+        group.generated[self.iteration] += 1
         group.window += 1
         self.generated += SIZE
         if group.over:
@@ -111,10 +111,10 @@ class Paper:
             dropped = [each for each in due if each not in batch] if policy.stragglers == "drop" else []
         new = Counter[int]()
         for group in batch:
-            new += group.said - group.drawn
-            group.drawn = Counter(group.said)
+            new += group.generated - group.drawn
+            group.drawn = Counter(group.generated)
         removed = [each for each in batch if each.over] + dropped
-        lost = SIZE * sum((each.said - each.drawn).total() for each in dropped)
+        lost = SIZE * sum((each.generated - each.drawn).total() for each in dropped)
         self.aloft = [each for each in self.aloft if not any(each is other for other in removed)]
         account = {
             "generated": self.generated,

@@ -30,10 +30,10 @@ class Engine(SmallWorld):
     def __init__(self, times: int = 0) -> None:
         super().__init__()
         self.times = times
-        self.asked: dict[int, int] = {}
+        self.requests_by_seed: dict[int, int] = {}
 
     async def generate(self, request: Request) -> Segment:
-        self.asked[request.seed] = count = self.asked.get(request.seed, 0) + 1
+        self.requests_by_seed[request.seed] = count = self.requests_by_seed.get(request.seed, 0) + 1
         if count <= self.times:
             raise ConnectionError("the engine is busy")
         return await super().generate(request)
@@ -258,7 +258,7 @@ def test_a_failing_engine_is_retried_a_limited_number_of_times(tmp_path: Path) -
     engine = Engine(times=2)
     batch = collector(world, engine=engine)(tasks=2, group_size=2)
     assert by_task(batch) == {"fine": ["finished"] * 4}
-    assert set(engine.asked.values()) == {3}
+    assert set(engine.requests_by_seed.values()) == {3}
     with pytest.warns(RuntimeWarning, match="which is left out"), pytest.raises(ConnectionError, match="is busy"):
         collector(world, engine=Engine(times=9))(tasks=2, group_size=2)
 

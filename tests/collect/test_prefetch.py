@@ -43,13 +43,13 @@ class Speaker(SmallWorld):
         super().__init__()
         self.delay = delay
         self.shares_parameters = shared
-        self.asked = 0
+        self.request_count = 0
         self.ended = 0
         self._speaking: set[asyncio.Future[None]] = set()
         self._lock = threading.Lock()
 
     async def generate(self, request: Request) -> Segment:
-        self.asked += 1
+        self.request_count += 1
         version, segment = self.policy_version, await super().generate(request)
         seconds = self.delay(request)
         if seconds:
@@ -165,17 +165,17 @@ def test_generation_runs_ahead_of_the_trainer_up_to_the_staleness() -> None:
     collect = Collector(speaker, speaker, recipes.GRPO, task_pool=64, staleness=2)
     batch = collect(tasks=4, group_size=4)
     started = time.monotonic()
-    while speaker.asked < 3 * 32 and time.monotonic() < started + QUIET:
+    while speaker.request_count < 3 * 32 and time.monotonic() < started + QUIET:
         time.sleep(0.001)
-    assert speaker.asked == 3 * 32, "two turns of 16 trajectories in each of three iterations, and no more"
+    assert speaker.request_count == 3 * 32, "two turns of 16 trajectories in each of three iterations, and no more"
     time.sleep(0.02)
-    assert speaker.asked == 3 * 32, "who is ahead waits for the oldest"
+    assert speaker.request_count == 3 * 32, "who is ahead waits for the oldest"
     collect.end_iteration(batch, {})
     collect(tasks=4, group_size=4)
-    while speaker.asked < 4 * 32 and time.monotonic() < started + QUIET:
+    while speaker.request_count < 4 * 32 and time.monotonic() < started + QUIET:
         time.sleep(0.001)
     collect.close()
-    assert speaker.asked == 4 * 32
+    assert speaker.request_count == 4 * 32
 
 
 def test_an_engine_that_shares_the_trainers_tensors_is_refused() -> None:
@@ -241,7 +241,7 @@ class OneAtATime(Speaker):
     def __init__(self, *, on_demand: bool) -> None:
         super().__init__()
         self.on_demand = on_demand
-        self.asked_for_tasks = self.together = 0
+        self.task_requests = self.together = 0
         self._asking = threading.Lock()
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> Any:
@@ -251,7 +251,7 @@ class OneAtATime(Speaker):
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        self.asked_for_tasks += 1
+        self.task_requests += 1
         free = self._asking.acquire(blocking=False)
         self.together += not free
         time.sleep(0.005)
@@ -266,15 +266,15 @@ class OnDemand(Sequence[Task]):
     """Tasks of an environment, each created on access."""
 
     def __init__(self, tasks: list[Task], world: OneAtATime) -> None:
-        self.made = tasks
+        self.created = tasks
         self.world = world
 
     def __len__(self) -> int:
-        return len(self.made)
+        return len(self.created)
 
     def __getitem__(self, row: Any) -> Any:
         with self.world.alone():
-            return self.made[row]
+            return self.created[row]
 
 
 @pytest.mark.parametrize("on_demand", [False, True])
@@ -288,7 +288,7 @@ def test_tasks_are_requested_by_one_thread_at_a_time(*, on_demand: bool) -> None
     trained(collect, 2, group_size=2)
     collect.close()
     # The training pool and the evaluation; on demand also the first task of each, and those of five iterations.
-    assert world.asked_for_tasks >= (2 + 2 + 5 * 4 if on_demand else 2)
+    assert world.task_requests >= (2 + 2 + 5 * 4 if on_demand else 2)
     assert world.together == 0
 
 
@@ -314,11 +314,11 @@ def test_an_error_of_a_program_is_raised_and_the_run_can_continue(tmp_path: Path
         with pytest.raises(InvalidInputError, match="in the program of iteration 2"):
             collect(tasks=4, group_size=4)
         fails[0] = False
-        before = speaker.asked
+        before = speaker.request_count
         batches += trained(collect, 3)
         collect.close()
         # Iteration 2 had its first turns, 3 and 4 had a part of theirs; nothing of it is requested again.
-        assert speaker.asked - before <= 2 * 16 + 3 * 32
+        assert speaker.request_count - before <= 2 * 16 + 3 * 32
         assert [rows(batch)[0] for batch in batches] == [rows(batch)[0] for batch in expected]
 
 

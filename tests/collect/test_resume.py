@@ -152,13 +152,13 @@ class Delayed(Numbers):
     def __init__(self, delays: list[float], failures: set[int]) -> None:
         self.delays = delays
         self.failures = failures
-        self.asked = 0
+        self.request_count = 0
 
     async def generate(self, request: Request) -> Segment:
         import asyncio
 
-        self.asked += 1
-        number = self.asked
+        self.request_count += 1
+        number = self.request_count
         await asyncio.sleep(self.delays[number % len(self.delays)])
         if number in self.failures:
             raise ConnectionError("busy")

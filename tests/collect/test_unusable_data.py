@@ -302,13 +302,13 @@ class Generated(Sequence[Task]):
     """Tasks that are not a list, like those generated on demand."""
 
     def __init__(self, tasks: list[Task]) -> None:
-        self.given = tasks
+        self.items = tasks
 
     def __len__(self) -> int:
-        return len(self.given)
+        return len(self.items)
 
     def __getitem__(self, place: Any) -> Any:
-        return Generated(self.given[place]) if isinstance(place, slice) else self.given[place]
+        return Generated(self.items[place]) if isinstance(place, slice) else self.items[place]
 
 
 @pytest.mark.parametrize(

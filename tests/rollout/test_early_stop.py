@@ -26,7 +26,7 @@ class Uneven(SmallWorld):
     def __init__(self, *, endless: bool = True) -> None:
         super().__init__(self._answered)
         self.endless = endless
-        self.asked: list[int] = []
+        self.requested_seeds: list[int] = []
 
     def _answered(self, task: Task, seed: int, actions: list[str]) -> StepResult:
         del task
@@ -38,7 +38,7 @@ class Uneven(SmallWorld):
         """Generation is immediate, so there is nothing to abort."""
 
     async def generate(self, request: Request) -> Segment:
-        self.asked.append(request.seed)
+        self.requested_seeds.append(request.seed)
         await asyncio.sleep(0.0002)
         return await super().generate(request)
 
@@ -122,7 +122,7 @@ def stopping(world: Uneven, behind: int) -> Any:
     generate = world.generate
 
     async def until(request: Request) -> Segment:
-        if len(world.asked) >= behind:
+        if len(world.requested_seeds) >= behind:
             raise KeyboardInterrupt
         return await generate(request)
 

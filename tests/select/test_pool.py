@@ -28,7 +28,7 @@ class Made(Sequence[Task]):
         self.count = count
         self.columns = columns or {}
         self.name = name
-        self.asked: list[int] = []
+        self.requested_rows: list[int] = []
 
     def __len__(self) -> int:
         return self.count
@@ -38,7 +38,7 @@ class Made(Sequence[Task]):
             return [self[place] for place in range(*row.indices(self.count))]
         if not 0 <= row < self.count:
             raise IndexError(row)
-        self.asked.append(row)
+        self.requested_rows.append(row)
         return Task(f"{self.name} {row}", "?", "sums", None)
 
 
@@ -77,12 +77,12 @@ class Large(SmallWorld):
 
     def __init__(self) -> None:
         super().__init__()
-        self.made: Made | None = None
+        self.task_list: Made | None = None
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> Any:
         assert start == 0
-        self.made = self.made or Made(count, name=split)
-        return self.made
+        self.task_list = self.task_list or Made(count, name=split)
+        return self.task_list
 
 
 @pytest.mark.parametrize("score", [None, LearningSignal()])
@@ -95,8 +95,8 @@ def test_only_tasks_that_are_chosen_are_made(score: select.TaskScore | None) -> 
     for _ in range(2):
         batch = recipe.credit(collect(tasks=3, group_size=2))
         collect.end_iteration(batch, {})
-    assert world.made is not None
-    assert 6 <= len(set(world.made.asked)) <= 7  # the selected ones, and the first, which is inspected
+    assert world.task_list is not None
+    assert 6 <= len(set(world.task_list.requested_rows)) <= 7  # the selected ones, and the first, which is inspected
 
 
 def test_an_iteration_touches_the_task_rows_of_its_batch_alone(tmp_path: Path) -> None:
