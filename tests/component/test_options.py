@@ -127,8 +127,8 @@ def test_names_of_key_columns(name: str, columns: tuple[Column, ...]) -> None:
     ],
 )
 def test_a_column_of_a_model_is_known_by_its_name(name: str, model: str | None) -> None:
-    (found,) = [column for column in Outer(0.5, reference=name).needs if column == token(name)]
-    assert found.model == model
+    (need,) = [column for column in Outer(0.5, reference=name).needs if column == token(name)]
+    assert need.model == model
 
 
 def test_needs_under_a_schedule() -> None:

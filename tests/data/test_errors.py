@@ -268,14 +268,14 @@ def test_a_batch_refuses(batch: Batch, call: Callable[[Batch], object], message:
 
 
 def test_a_column_that_is_not_there_is_not_found(batch: Batch) -> None:
-    made = batch.with_columns("draw", score=np.zeros(batch.num_draws)).with_columns(
+    result = batch.with_columns("draw", score=np.zeros(batch.num_draws)).with_columns(
         "token", weight=batch.token_weights([0])
     )
     for name, level in [("advantage", "draw"), ("advantage", "token"), ("weight", "step"), ("score", "node_token")]:
-        assert not made.has(name, level)
+        assert not result.has(name, level)
         message = rf'no column "{name}" at level "{level}" \(computed so far: \["score", "weight"\]\)'
         with pytest.raises(NotFoundError, match=message):
-            made.column(name, level)
+            result.column(name, level)
     with pytest.raises(NotFoundError, match='no column "nothing"'):
         batch.keys("nothing", "token")
 
@@ -288,9 +288,9 @@ def test_bytes_that_are_not_a_batch_raise_corrupt_error(parts: list[bytes]) -> N
 
 def test_bytes_that_are_cut_are_corrupt(batch: Batch) -> None:
     parts = batch._core.to_bytes()
-    for cut in (1, len(parts[1]) // 2):
+    for missing in (1, len(parts[1]) // 2):
         with pytest.raises(exceptions.CorruptError, match="part of a batch is not an Arrow file"):
-            _core.Batch.from_bytes([parts[0], parts[1][:-cut], *parts[2:]])
+            _core.Batch.from_bytes([parts[0], parts[1][:-missing], *parts[2:]])
         with pytest.raises(exceptions.CorruptError, match="is not the header of a batch"):
             _core.Batch.from_bytes([parts[0][: len(parts[0]) // 2], *parts[1:]])
     with pytest.raises(AgentRLError, match="table nodes has columns"):

@@ -78,7 +78,7 @@ def check(batch: Batch, of_steps: FactRows, of_ends: FactRows) -> None:
     np.testing.assert_array_equal(batch.column("length", "draw"), np.array(lengths, np.float32))
     of_draws = np.repeat(np.arange(len(order)), [len(places) for places in drawn])
     np.testing.assert_array_equal(batch.column("length", "step"), np.array(lengths, np.float32)[of_draws])
-    places = [place for own in drawn for place in own]
+    places = [place for draw_places in drawn for place in draw_places]
     flawed = [np.nan if of_steps[place]["flawed"] is None else of_steps[place]["flawed"] for place in places]
     np.testing.assert_array_equal(batch.column("flawed", "step"), np.array(flawed, np.float32))
     tokens = np.diff(batch.offsets("token"))
@@ -243,18 +243,18 @@ def test_facts_are_stored_as_keys_and_numbers() -> None:
 
 
 def test_ingest_takes_columns_of_facts() -> None:
-    def begun() -> tuple[Forest, list[int]]:
+    def start_chats() -> tuple[Forest, list[int]]:
         forest = Forest(facts=FACTS)
         forest.add_group(0, "task")
         return forest, [forest.start(0, member) for member in range(3)]
 
     columns = {"flawed": [1, None, 0.5], "tool": ["a", None, b"\x01"]}
     expected = [{"flawed": 1.0, "tool": "a"}, {"flawed": None, "tool": None}, {"flawed": 0.5, "tool": "01"}]
-    forest, chats = begun()
+    forest, chats = start_chats()
     forest.ingest(chats, prompts=[[1]] * 3, outputs=[[2], [3], [4]], facts=columns)
     forest.abort()
     assert facts_of(forest.freeze().steps) == expected
-    forest, chats = begun()
+    forest, chats = start_chats()
     forest.append_many(chats, [[1]] * 3, kind="prompt")
     series = {"flawed": pl.Series([1.0, None, 0.5]), "tool": pl.Series(["a", None, "01"])}
     forest.append_many(chats, [[2], [3], [4]], kind="action", facts=series)
@@ -265,7 +265,7 @@ def test_ingest_takes_columns_of_facts() -> None:
         ({"other": [1.0, 2.0, 3.0]}, 'facts has "other".*nothing of the call was stored'),
         ({"tool": ["a", 1, "b"]}, r'facts\["tool"\]\[1\] is not a string'),
     ):
-        forest, chats = begun()
+        forest, chats = start_chats()
         with pytest.raises(InvalidInputError, match=message):
             forest.ingest(chats, prompts=[[1]] * 3, outputs=[[2], [3], [4]], facts=wrong)
         assert forest.tokens(chats[0]).tolist() == []

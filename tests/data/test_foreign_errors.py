@@ -30,14 +30,14 @@ def chat() -> tuple[Forest, int]:
 
 def turn(**options: object) -> object:
     forest, trajectory = chat()
-    given = {"prompts": [[1, 2]], "outputs": [[3]], **options}
-    return forest.ingest([trajectory], **given)
+    arguments = {"prompts": [[1, 2]], "outputs": [[3]], **options}
+    return forest.ingest([trajectory], **arguments)
 
 
 def row(**options: object) -> object:
     forest, trajectory = chat()
-    given = {"tokens": [[1, 2]], "kind": "action", **options}
-    return forest.append_many([trajectory], **given)
+    arguments = {"tokens": [[1, 2]], "kind": "action", **options}
+    return forest.append_many([trajectory], **arguments)
 
 
 def imported(tokens: object, sampled: object) -> object:

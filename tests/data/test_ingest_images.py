@@ -29,15 +29,15 @@ class RecordedTurns:
 
     def turn(self, context: list[int], images: list[int], output: int, trajectory: int | None = None) -> int:
         self.expected.append((context, images))
-        made = self.forest.ingest(
+        ingested = self.forest.ingest(
             [self.trajectory if trajectory is None else trajectory],
             [context],
             [[output]],
             images=[[self.hashes[number] for number in images]],
             seed=output,
         )
-        self.classes.append((DRIFT[int(made.drift[0])], int(made.drift_at[0])))
-        return int(made.nodes[0])
+        self.classes.append((DRIFT[int(ingested.drift[0])], int(ingested.drift_at[0])))
+        return int(ingested.nodes[0])
 
     def batch(self) -> Any:
         for trajectory in self.forest.running().trajectory.tolist():
@@ -52,9 +52,11 @@ class RecordedTurns:
             tokens, images, above, end = list[int](), list[int](), row["parent_id"], row["parent_end"]
             while above is not None:
                 used = nodes[above]["tokens"][:end]
-                whole = len(used) == len(nodes[above]["tokens"])
-                own = [self.hashes.index(digest) for digest in nodes[above]["blobs"] or ()] if whole else []
-                tokens, images = [*used, *tokens], [*own, *images]
+                is_whole_node = len(used) == len(nodes[above]["tokens"])
+                node_images = (
+                    [self.hashes.index(digest) for digest in nodes[above]["blobs"] or ()] if is_whole_node else []
+                )
+                tokens, images = [*used, *tokens], [*node_images, *images]
                 above, end = nodes[above]["parent_id"], nodes[above]["parent_end"]
             if row["kind"] == 1:
                 contexts.append((tokens, images))
@@ -168,17 +170,19 @@ def test_without_images_texts_are_as_before() -> None:
     for _ in range(40):
         context = rng.integers(1, 4, rng.integers(1, 9)).tolist()
         rows.append(context + rows[-1][: rng.integers(0, 9)] if rows and rng.integers(2) else context)
-    found = []
+    results = []
     empty: list[list[bytes]] = [[] for _ in rows]
     for images in (None, empty):
         forest = arl.Forest()
         forest.add_group(0, "task")
         agent = forest.start(0, 0)
-        made = forest.ingest([agent] * len(rows), rows, [[5]] * len(rows), images=images, seed=range(len(rows)))
+        ingested = forest.ingest([agent] * len(rows), rows, [[5]] * len(rows), images=images, seed=range(len(rows)))
         forest.finish(agent, reward=0.0)
-        found.append((made.drift.tolist(), made.drift_at.tolist(), pl.DataFrame(forest.freeze().steps)["state_key"]))
-    assert found[0][:2] == found[1][:2]
-    assert len(set(found[0][0])) > 2
+        results.append(
+            (ingested.drift.tolist(), ingested.drift_at.tolist(), pl.DataFrame(forest.freeze().steps)["state_key"])
+        )
+    assert results[0][:2] == results[1][:2]
+    assert len(set(results[0][0])) > 2
 
 
 def test_invalid_turns_with_images_are_refused() -> None:

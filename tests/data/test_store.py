@@ -48,9 +48,11 @@ def test_every_sampled_token_is_in_the_files(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         store.append(batch, iteration=0)
     nodes, trajectories = (pl.read_ipc(next((tmp_path / name).glob("*.arrow"))) for name in ("nodes", "trajectories"))
-    found = rebuilt(nodes, trajectories)
-    assert found == [path.tokens for path in paths], "the trees come back exactly, with log-probs, versions and masks"
-    sampled = [token for path in found for token in path if token.kind == "action"]
+    rebuilt_paths = rebuilt(nodes, trajectories)
+    assert rebuilt_paths == [path.tokens for path in paths], (
+        "the trees come back exactly, with log-probs, versions and masks"
+    )
+    sampled = [token for path in rebuilt_paths for token in path if token.kind == "action"]
     assert len(sampled) > 100
     assert all(
         isinstance(token, Token) and token.logprob is not None and token.version is not None for token in sampled
@@ -181,13 +183,13 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: str, name: str) -> None
     with Store.open(tmp_path) as store:
         trained(store, 0)
     path = tmp_path / name
-    whole = path.read_bytes()
+    content = path.read_bytes()
     if damage == "gone":
         path.unlink()
     else:
-        flipped = bytearray(whole)
-        flipped[len(whole) // 2] ^= 1
-        path.write_bytes({"cut": whole[:-1], "bit": bytes(flipped), "empty": b""}[damage])
+        flipped = bytearray(content)
+        flipped[len(content) // 2] ^= 1
+        path.write_bytes({"cut": content[:-1], "bit": bytes(flipped), "empty": b""}[damage])
     with Store.open(tmp_path, read_only=True) as store:
         with pytest.raises((CorruptError, StoreError), match=name) as caught:
             store.batch(0)
@@ -308,9 +310,9 @@ def test_replayed_trajectories_are_stored_only_once(tmp_path: Path) -> None:
         store.append(batch, iteration=1)
         store.close_iteration(batch.with_columns("draw", advantage=np.arange(float(batch.num_draws))), {})
         assert len(store.nodes) == nodes + len(fresh.nodes)
-        found = store.batch(1)
-        assert same(found, batch)
-        draws = pl.DataFrame(found.draws).tail(3)
+        stored = store.batch(1)
+        assert same(stored, batch)
+        draws = pl.DataFrame(stored.draws).tail(3)
         assert draws["trajectory_id"].to_list() == old
         assert draws["position"].to_list() == list(range(fresh.num_draws, batch.num_draws))
         assert (draws["source"][0], draws["old_logprob"][0], draws["reason"][0]) == (1, 1, "old")
@@ -429,9 +431,9 @@ def described(iteration: int, components: list[str] | None, estimator: str) -> t
 
 
 def test_names_of_rewards_and_pictures_stay_with_their_rows(tmp_path: Path) -> None:
-    made = [(["answer"], "top_10"), (["answer", "format"], "exact"), (None, "exact"), (["answer"], "top_10")]
+    reward_names = [(["answer"], "top_10"), (["answer", "format"], "exact"), (None, "exact"), (["answer"], "top_10")]
     with Store.open(tmp_path) as store:
-        for iteration, (components, estimator) in enumerate(made):
+        for iteration, (components, estimator) in enumerate(reward_names):
             batch, picture = described(iteration, components, estimator)
             for copy in (batch, store.rebase(batch), *(pickle.loads(pickle.dumps(batch, p)) for p in (4, 5))):
                 assert (copy.reward_components, copy.entropies) == (components, estimator)
@@ -439,7 +441,7 @@ def test_names_of_rewards_and_pictures_stay_with_their_rows(tmp_path: Path) -> N
             store.append(store.rebase(batch), iteration=iteration)
             store.close_iteration(store.batch(iteration), {})
         store.compact()
-        for iteration, (components, estimator) in enumerate(made):
+        for iteration, (components, estimator) in enumerate(reward_names):
             for batch in (store.batch(iteration), store.trajectory_batch([iteration])):
                 assert (batch.reward_components, batch.entropies) == (components, estimator)
             picture = pl.DataFrame(store.batch(iteration).nodes)["blobs"].explode()[0]

@@ -54,8 +54,8 @@ def test_rows_are_those_of_their_tokens(dtype: Any) -> None:
     values = batch.column("routes", "node_token")
     assert values.dtype == dtype
     missing = values[batch.column("routes.known", "node_token") == 0]
-    wanted = {np.uint8: 255, np.uint16: 65535, np.int32: -1, np.float32: np.nan}[dtype]
-    np.testing.assert_array_equal(missing, np.full((2, 3), wanted, dtype))
+    fill_value = {np.uint8: 255, np.uint16: 65535, np.int32: -1, np.float32: np.nan}[dtype]
+    np.testing.assert_array_equal(missing, np.full((2, 3), fill_value, dtype))
     for layout in ("sequence", "tree"):
         plan = batch.plan([0, 1], 100, layout=layout)
         for index, pack in enumerate(plan):
@@ -138,11 +138,11 @@ def grown(by: str) -> arl.Batch:
     else:
         for chat, handle in enumerate(chats):
             forest.append(handle, prompts[chat], kind="prompt")
-            given = {"routes": (0, routes[chat][:3])}
-            forest.append(handle, answers[chat], kind="action", logprobs=logprobs[0][chat], columns=given)
+            columns = {"routes": (0, routes[chat][:3])}
+            forest.append(handle, answers[chat], kind="action", logprobs=logprobs[0][chat], columns=columns)
             forest.append(handle, more[chat], kind="observation")
-            given = {} if chat else {"routes": (2, routes[0][2:])}
-            forest.append(handle, last[chat], kind="action", logprobs=logprobs[1][chat], columns=given)
+            columns = {} if chat else {"routes": (2, routes[0][2:])}
+            forest.append(handle, last[chat], kind="action", logprobs=logprobs[1][chat], columns=columns)
     for handle in chats:
         forest.finish(handle, reward=1.0)
     return forest.freeze()

@@ -72,13 +72,13 @@ def resolved(dotted: str) -> bool:
 
 def attributes() -> set[str]:
     """Return the names of all methods and fields of the package."""
-    found: set[str] = set()
+    names: set[str] = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
-                found |= {part.name for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)}
-                found |= {ast.unparse(part.target) for part in node.body if isinstance(part, ast.AnnAssign)}
-    return found
+                names |= {part.name for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)}
+                names |= {ast.unparse(part.target) for part in node.body if isinstance(part, ast.AnnAssign)}
+    return names
 
 
 def is_attribute(dotted: str, known: set[str]) -> bool:
@@ -96,16 +96,16 @@ def parameters() -> dict[str, set[str]]:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
-                found = fields.setdefault(node.name, set())
+                names = fields.setdefault(node.name, set())
                 bases.setdefault(node.name, []).extend(
                     ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases
                 )
                 for part in node.body:
                     if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
-                        found.add(part.target.id)
+                        names.add(part.target.id)
                     elif isinstance(part, ast.FunctionDef) and part.name in ("__init__", "__new__"):
-                        found |= {each.arg for each in (*part.args.args, *part.args.kwonlyargs)}
-                        found |= {"**"} if part.args.kwarg else set()
+                        names |= {each.arg for each in (*part.args.args, *part.args.kwonlyargs)}
+                        names |= {"**"} if part.args.kwarg else set()
 
     def of(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
         if name in seen or name not in fields:

@@ -125,14 +125,14 @@ def test_snapshots_are_restored():
 
 
 def test_actions_may_be_a_function():
-    seen = []
+    calls = []
 
     def actions(task, number, observation):
-        seen.append((task.task_id, number, observation))
+        calls.append((task.task_id, number, observation))
         return "go"
 
     env.check(World(), tasks=1, actions=actions)
-    assert seen == [("train 0", 0, "begin train 0 with 0"), ("train 0", 1, "1: go"), ("train 0", 2, "2: go")]
+    assert calls == [("train 0", 0, "begin train 0 with 0"), ("train 0", 1, "1: go"), ("train 0", 2, "2: go")]
 
 
 def test_hints_report_what_was_not_checked():
@@ -169,8 +169,8 @@ def outcomes(**fields):
     """Return episodes with other outcomes."""
 
     def outcome(self, action):
-        made = Episode.outcome(self, action)
-        return StepResult(**{**vars(made), **fields})
+        result = Episode.outcome(self, action)
+        return StepResult(**{**vars(result), **fields})
 
     return broken(episode_outcome=outcome)
 

@@ -213,8 +213,8 @@ def test_facts_of_an_episode(gym):
     }
     clusters = []
     for answer in (answer_of(task), "0.123", "0.123"):
-        said = gym.reset(task, seed=0).step(f"<answer>{answer}</answer>").facts
-        clusters.append(said["answer_cluster"])
+        facts = gym.reset(task, seed=0).step(f"<answer>{answer}</answer>").facts
+        clusters.append(facts["answer_cluster"])
     assert clusters[0] == answered["answer_cluster"]
     assert clusters[1] == clusters[2] != clusters[0]
     # Two malformed actions, then a third that is a call: one of three; cut off without an answer.

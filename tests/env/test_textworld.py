@@ -94,9 +94,9 @@ episode.close()
     elsewhere = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True).stdout
     episode.step("look")
     assert elsewhere == episode.state_key()
-    made = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("game.z8")}
-    assert len(made) == 1
-    ((name, game),) = made.items()
+    games = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("game.z8")}
+    assert len(games) == 1
+    ((name, game),) = games.items()
     assert (folder / name).read_bytes() == game
 
 

@@ -145,20 +145,20 @@ class Notebook:
 
 
 def test_tools_of_an_episode_remember_and_are_closed_with_it():
-    made = []
+    calls = []
 
     def tools(task, seed):
-        made.append((task.task_id, seed, Notebook()))
-        return [made[-1][2]]
+        calls.append((task.task_id, seed, Notebook()))
+        return [calls[-1][2]]
 
     world = env.ToolEnvironment(TASKS, tools, right)
     actions = [call("note", text="a", page=1), call("note", text="b"), "1"]
     env.check(world, tasks=2, actions=actions)
-    assert {notebook.closed for *_, notebook in made} == {1}
+    assert {notebook.closed for *_, notebook in calls} == {1}
     episode = world.reset(TASKS[0], 7)
-    assert made[-1][:2] == ("sum/0", 7)
+    assert calls[-1][:2] == ("sum/0", 7)
     episode.step(actions[0])
-    assert made[-1][2].notes == [{"text": "a", "page": 1}]
+    assert calls[-1][2].notes == [{"text": "a", "page": 1}]
     assert episode.tools[0]["function"]["parameters"] == Notebook.parameters
 
 

@@ -34,12 +34,15 @@ def trained(messages, tok, **chat):
 
 
 def contexts(messages, tok, **chat):
-    found = from_chats([{"messages": messages, **chat}], tok).contexts()
+    token_contexts = from_chats([{"messages": messages, **chat}], tok).contexts()
     texts = []
-    for place in range(len(found.draws)):
-        begin = int(found.offsets[place])
-        steps = range(int(found.steps[place]), int(found.steps[place + 1]))
-        texts += [tok.decode(found.tokens[begin : begin + int(found.begins[step])].tolist()) for step in steps]
+    for place in range(len(token_contexts.draws)):
+        begin = int(token_contexts.offsets[place])
+        steps = range(int(token_contexts.steps[place]), int(token_contexts.steps[place + 1]))
+        texts += [
+            tok.decode(token_contexts.tokens[begin : begin + int(token_contexts.begins[step])].tolist())
+            for step in steps
+        ]
     return texts
 
 
@@ -99,10 +102,10 @@ def test_pieces_of_a_chat_join_to_the_conversation(name):
     chat = Chat(tok)
     action = np.append(tok("Cold.")["input_ids"], chat.end_of_turn).astype(np.int32)
     pieces = [chat.prompt("how warm is it?"), action, chat.observation(MORE, int(action[-1]))]
-    whole = tok.apply_chat_template([WARM, COLD, MORE], tokenize=False, add_generation_prompt=True)
+    conversation = tok.apply_chat_template([WARM, COLD, MORE], tokenize=False, add_generation_prompt=True)
     if name == "harmony":  # the engine generates the end of a last answer, and the header of its channel
-        whole = whole.replace("<|channel|>final<|message|>Cold.<|end|>", "Cold.<|return|>")
-    assert tok.decode(np.concatenate(pieces).tolist()) == whole
+        conversation = conversation.replace("<|channel|>final<|message|>Cold.<|end|>", "Cold.<|return|>")
+    assert tok.decode(np.concatenate(pieces).tolist()) == conversation
 
 
 def test_an_end_that_was_not_generated_is_written():
@@ -153,10 +156,10 @@ def test_options_of_the_template_are_passed_on():
     record = {"schema_version": "ATIF-v1.7", "agent": {"name": "a", "version": "1"}, "steps": steps}
     read = from_atif([record], tok, chat_template_kwargs=off).contexts()
     assert tok.decode(read.tokens.tolist()).endswith("assistant\n<think>\n\n</think>\n\nYo<|im_end|>")
-    shown = Chat(tok, off)
-    assert tok.decode(shown.prompt("Hi")).endswith("assistant\n<think>\n\n</think>\n\n")
-    assert tok.decode(shown.observation("4")).endswith("assistant\n<think>\n\n</think>\n\n")
-    assert shown.prompt("Hi").tolist() == Chat(tok).with_options(off).prompt("Hi").tolist()
+    without_thinking = Chat(tok, off)
+    assert tok.decode(without_thinking.prompt("Hi")).endswith("assistant\n<think>\n\n</think>\n\n")
+    assert tok.decode(without_thinking.observation("4")).endswith("assistant\n<think>\n\n</think>\n\n")
+    assert without_thinking.prompt("Hi").tolist() == Chat(tok).with_options(off).prompt("Hi").tolist()
     assert Chat(tok).with_options(None).prompt("Hi").tolist() == Chat(tok).prompt("Hi").tolist()
     for wrong, match in (({"tokenize": True}, "has 'tokenize'"), ("off", "chat_template_kwargs is 'off'")):
         with pytest.raises(InvalidInputError, match=match):
@@ -365,9 +368,9 @@ def test_tools_that_a_template_does_not_show_are_described():
     )
     # A template with its own form of calls keeps it.
     chat = [{"role": "system", "content": "Be brief."}, WARM, assistant("", call())]
-    [shown] = contexts(chat, known, tools=TOOLS)
-    assert shown.startswith("<|im_start|>system\nBe brief.\n\n# Tools")
-    assert "<tool_call>" not in shown
+    [context] = contexts(chat, known, tools=TOOLS)
+    assert context.startswith("<|im_start|>system\nBe brief.\n\n# Tools")
+    assert "<tool_call>" not in context
     assert trained(chat, known, tools=TOOLS)[0].startswith('<call>{"name": "weather"')
     with pytest.raises(UnsupportedError, match="shows no tools; describe them in a message"):
         trained([WARM, COLD], tokenizer("mistral"), tools=TOOLS)

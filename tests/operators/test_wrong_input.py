@@ -71,8 +71,8 @@ def test_masked_numbers_are_missing() -> None:
     masked = np.ma.masked_array(SCORES, mask=SCORES == 0.5)
     with pytest.raises(InvalidInputError, match=r"values\[2\] is NaN"):
         group.normalise(masked, GROUPS)
-    found = group.normalise(masked, GROUPS, valid=SCORES != 0.5)
-    assert found.tolist() == group.normalise(SCORES, GROUPS, valid=SCORES != 0.5).tolist()
+    result = group.normalise(masked, GROUPS, valid=SCORES != 0.5)
+    assert result.tolist() == group.normalise(SCORES, GROUPS, valid=SCORES != 0.5).tolist()
     with pytest.raises(InvalidInputError, match="ids has dtype float64"):
         keys.dense(np.ma.masked_array(GROUPS, mask=SCORES == 0.5))
     with pytest.raises(InvalidInputError, match="ids has masked values of dtype <U1"):
@@ -173,8 +173,8 @@ def test_quantiles_of_distant_numbers_do_not_overflow() -> None:
 def test_a_prior_may_be_far_away() -> None:
     assert shrunk_mean([1.0, 1.0], [0, 0], [1e200, 1e200], variance=1.0).tolist() == [1.0, 1.0]
     prior = [0.5, 0.5, np.nan]
-    found = shrunk_mean([1.0, 0.0, 9.0], [0, 0, 0], prior, variance=0.25, valid=[True, True, False])
-    assert found[:2].tolist() == [0.5, 0.5]
+    result = shrunk_mean([1.0, 0.0, 9.0], [0, 0, 0], prior, variance=0.25, valid=[True, True, False])
+    assert result[:2].tolist() == [0.5, 0.5]
 
 
 def test_an_initial_value_may_be_whole() -> None:

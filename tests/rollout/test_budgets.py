@@ -40,11 +40,11 @@ def wandering(task: Task, seed: int, actions: list[str]) -> StepResult:
     return StepResult("x" * (total % 7), flags=StepFlag.TOOL_RESULT)
 
 
-def words(said: tuple[int, ...]) -> list[tuple[int, float]]:
+def words(tokens: tuple[int, ...]) -> list[tuple[int, float]]:
     """Return up to thirty tokens; every fifth has alternatives that are nearly as likely."""
-    if len(said) >= 30:
+    if len(tokens) >= 30:
         return [(9, 1.0)]
-    return [(3, 0.4), (4, 0.35), (5, 0.25)] if len(said) % 5 == 0 else [(6 + len(said) % 3, 0.9), (9, 0.1)]
+    return [(3, 0.4), (4, 0.35), (5, 0.25)] if len(tokens) % 5 == 0 else [(6 + len(tokens) % 3, 0.9), (9, 0.1)]
 
 
 PROGRAMS: dict[str, tuple[Callable[[Any], Rollout], Callable[[], Any]]] = {

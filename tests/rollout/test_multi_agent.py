@@ -33,26 +33,26 @@ def program(group: Callable[[Any, Group], Awaitable[None]]) -> Rollout:
 def played(
     rollout: Rollout, world: Any = None, *, engines: Any = None, store: arl.Store | None = None, size: int = 1
 ) -> tuple[arl.Batch, list[RecordingEngine]]:
-    heard = [RecordingEngine(engine) for engine in engines or (NumberEngine(), NumberEngine(), NumberEngine())]
-    table = dict(zip(AGENTS, heard, strict=False)) if len(heard) > 1 else heard[0]
+    recorders = [RecordingEngine(engine) for engine in engines or (NumberEngine(), NumberEngine(), NumberEngine())]
+    table = dict(zip(AGENTS, recorders, strict=False)) if len(recorders) > 1 else recorders[0]
     recipe = recipes.GRPO.replace(rollout=rollout)
     world = GameWorld() if world is None else world
     collect = arl.Collector(table, world, recipe, store=store, task_pool=4, seed=3)
     batch = collect(tasks=1, group_size=size)
-    assert check_sampled(batch, *heard) > 0
-    return batch, heard
+    assert check_sampled(batch, *recorders) > 0
+    return batch, recorders
 
 
 def test_a_game_by_hand() -> None:
     """Tokens of each agent, by the rule of the game: an action ends with 9, an observation begins with 1."""
-    batch, heard = played(
+    batch, recorders = played(
         SelfPlay(agents=("one", "two", "referee")), engines=(NumberEngine(3), NumberEngine(4), NumberEngine(5))
     )
     paths = {1: [1, 1, 3, 9, 1, 5, 3, 9], 2: [1, 2, 4, 9, 1, 5, 4, 9], 7: [1, 7, 3, 4, 5, 9, 1, 3, 4, 5, 9]}
     contexts = batch.contexts()
-    found = [contexts.tokens[a:b].tolist() for a, b in zip(contexts.offsets, contexts.offsets[1:], strict=False)]
-    assert {path[1]: path for path in found} == paths
-    assert [engine.contexts for engine in heard] == [
+    token_paths = [contexts.tokens[a:b].tolist() for a, b in zip(contexts.offsets, contexts.offsets[1:], strict=False)]
+    assert {path[1]: path for path in token_paths} == paths
+    assert [engine.contexts for engine in recorders] == [
         [paths[1][:2], paths[1][:6]],
         [paths[2][:2], paths[2][:6]],
         [paths[7][:4], paths[7][:9]],
@@ -76,8 +76,10 @@ def test_steps_record_when_in_the_episode_they_happened() -> None:
     )
     moves, offsets = batch.column("joint_move", "step"), batch.offsets("step")
     agents = batch.keys("agent", "draw").tolist()
-    found = [moves[a:b].tolist() for a, b in itertools.pairwise(offsets)]
-    assert sorted(zip(agents, found, strict=True)) == sorted([(0, [0.0, 2.0]), (1, [0.0, 2.0]), (2, [1.0, 3.0])] * 2)
+    draw_moves = [moves[a:b].tolist() for a, b in itertools.pairwise(offsets)]
+    assert sorted(zip(agents, draw_moves, strict=True)) == sorted(
+        [(0, [0.0, 2.0]), (1, [0.0, 2.0]), (2, [1.0, 3.0])] * 2
+    )
 
 
 def test_one_model_plays_all_and_a_referee_may_be_a_helper() -> None:
@@ -98,9 +100,9 @@ def test_a_fork_takes_the_others_along() -> None:
         one = group.start(agent="one")
         two, referee = (group.start(agent=agent, episode=one) for agent in AGENTS[1:])
         await group.turn([one, two])
-        [heard] = await group.turn([referee])
+        [referee_turn] = await group.turn([referee])
         await group.turn([one, two])
-        again = referee.fork(heard.begin)
+        again = referee.fork(referee_turn.begin)
         other_one, other_two = again.peers
         assert [len(branch.turns) for branch in (again, other_one, other_two)] == [0, 1, 1]
         assert (other_one.turns[0].text, other_one.reward) == (one.turns[0].text, 0.25)
@@ -109,8 +111,8 @@ def test_a_fork_takes_the_others_along() -> None:
         await group.turn([again])
         await group.turn([other_one, other_two])
         assert other_one.tokens[:5].tolist() == one.tokens[:5].tolist(), "what comes before the fork is shared"
-        said = [int(token) for token in again.turns[0].text.split()]
-        assert other_one.tokens[5 : 6 + len(said)].tolist() == [1, *said], "it heard what the fork said"
+        turn_tokens = [int(token) for token in again.turns[0].text.split()]
+        assert other_one.tokens[5 : 6 + len(turn_tokens)].tolist() == [1, *turn_tokens], "it heard what the fork said"
         early = one.fork(one.turns[0].begin)
         assert [(peer.agent, len(peer.turns)) for peer in early.peers] == [("two", 0), ("referee", 0)]
         now = one.fork()
@@ -149,10 +151,10 @@ def test_equal_seeds_give_equal_matches_and_a_kill_changes_nothing(tmp_path: Pat
     with arl.Store.open(tmp_path / "run") as store:
         known = {name.decode() for name, _ in store.rollout_log(0).records()}
         assert sum("/answer" in name for name in known) >= 3
-        heard = [RecordingEngine(NumberEngine()) for _ in AGENTS]
+        recorders = [RecordingEngine(NumberEngine()) for _ in AGENTS]
         world = GameWorld()
         collect = arl.Collector(
-            dict(zip(AGENTS, heard, strict=True)),
+            dict(zip(AGENTS, recorders, strict=True)),
             world,
             recipes.GRPO.replace(rollout=play),
             store=store,
@@ -160,7 +162,7 @@ def test_equal_seeds_give_equal_matches_and_a_kill_changes_nothing(tmp_path: Pat
             seed=3,
         )
         batch = collect(tasks=1, group_size=2)
-        assert 0 < sum(len(engine.exchanges) for engine in heard) < 12, "what was recorded is not sampled again"
+        assert 0 < sum(len(engine.exchanges) for engine in recorders) < 12, "what was recorded is not sampled again"
         for name in TABLES:
             assert rows(expected, name).equals(rows(batch, name), null_equal=True), name
 

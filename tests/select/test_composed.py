@@ -69,11 +69,11 @@ def test_pieces_of_a_large_pool_are_the_whole(
     tasks = ComposedSelector(track=select.Beta(decay=0.9, idle_decay=0.5), score=LearningSignal(), sample=sampler)
     rows = rng.choice(300, 90, replace=False).tolist()
     state = told(tasks, story.visits(0, {row: rng.integers(0, 2, 4).tolist() for row in rows}), story)
-    whole = tasks.choose(pool(300), state, selection_request(40, taken=rows[:7]), 5).rows.tolist()
+    expected = tasks.choose(pool(300), state, selection_request(40, taken=rows[:7]), 5).rows.tolist()
     for size in (7, 64):
         monkeypatch.setattr("agentrl_core.select.composed._PIECE", size)
-        assert tasks.choose(pool(300), state, selection_request(40, taken=rows[:7]), 5).rows.tolist() == whole
-    assert len(set(whole)) == 40
+        assert tasks.choose(pool(300), state, selection_request(40, taken=rows[:7]), 5).rows.tolist() == expected
+    assert len(set(expected)) == 40
 
 
 def test_few_candidates_are_looked_at() -> None:
@@ -94,8 +94,8 @@ def test_thompson_sampling_prefers_a_new_task_to_one_always_solved() -> None:
     tasks = ComposedSelector(score=select.NearTarget(0.5), sample=select.TopSampler(posterior=True))
     story = Story()
     state = told(tasks, story.visits(0, {0: [1.0] * 100}), story)
-    found = [int(tasks.choose(pool(2), state, selection_request(1), key).rows[0]) for key in range(200)]
-    assert sum(found) > 180
+    choices = [int(tasks.choose(pool(2), state, selection_request(1), key).rows[0]) for key in range(200)]
+    assert sum(choices) > 180
 
 
 def test_quotas_and_stages_make_parts() -> None:
@@ -223,12 +223,12 @@ def test_a_collection_learns_from_all_its_groups(tmp_path: Path) -> None:
                 attempts[int(task_id.split()[1])] += 1
                 solved[int(task_id.split()[1])] += success
         assert len(rows) == len(set(rows)) > 8
-        kept = state["pool"]
-        assert dict(zip(rows, kept["attempts"].tolist(), strict=True)) == {
+        pool_state = state["pool"]
+        assert dict(zip(rows, pool_state["attempts"].tolist(), strict=True)) == {
             row: count for row, count in attempts.items() if count
         }
-        assert all(solved[row] == won for row, won in zip(rows, kept["successes"].tolist(), strict=True))
-        out = {row for row, gone in zip(rows, kept["out"].tolist(), strict=True) if gone}
+        assert all(solved[row] == won for row, won in zip(rows, pool_state["successes"].tolist(), strict=True))
+        out = {row for row, is_out in zip(rows, pool_state["out"].tolist(), strict=True) if is_out}
         assert out == {row for row in range(16) if attempts[row] >= 8 and solved[row] == attempts[row]}
         assert out, "an easy task left the pool"
         assert state["variant"]["rollouts"].sum() > 0
@@ -237,8 +237,8 @@ def test_a_collection_learns_from_all_its_groups(tmp_path: Path) -> None:
 
 def test_an_interrupted_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     with Store.open(tmp_path / "whole") as store:
-        whole = train(store, 6)
-        expected = states(whole)
+        uninterrupted = train(store, 6)
+        expected = states(uninterrupted)
         tokens = [store.batch(iteration).column("token", "token").tolist() for iteration in range(6)]
     for until in range(1, 7):
         with Store.open(tmp_path / "cut") as store:
@@ -272,8 +272,8 @@ def test_other_rules_collect(tasks: ComposedSelector) -> None:
     collect = train(None, 3, recipe=recipe)
     state = states(collect)["select[0].ComposedSelector"]
     assert state["groups"] == 12
-    found = tasks.columns(pool(16), state, np.arange(16))
-    assert all(column.dtype == np.float32 and len(column) == 16 for column in found.values())
+    columns = tasks.columns(pool(16), state, np.arange(16))
+    assert all(column.dtype == np.float32 and len(column) == 16 for column in columns.values())
 
 
 def test_passes_go_through_the_pool() -> None:

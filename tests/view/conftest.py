@@ -18,8 +18,8 @@ from agentrl_core.view import Page
 def browser() -> Iterator[Browser]:
     if program() is None:
         pytest.fail("the page is looked at in Chromium, which is missing: make browser")
-    with Browser() as found:
-        yield found
+    with Browser() as session:
+        yield session
 
 
 @pytest.fixture(scope="session")
@@ -40,8 +40,8 @@ def hostile_file(tmp_path_factory) -> Path:
     for member, reward in enumerate((1.0, 0.0)):
         path = forest.start(0, member)
         forest.append(path, list(range(count)), kind="prompt")
-        said = [*range(count - 1), member]
-        forest.append(path, said, kind="action", logprobs=[-0.5] * count)
+        action_tokens = [*range(count - 1), member]
+        forest.append(path, action_tokens, kind="action", logprobs=[-0.5] * count)
         forest.step(path, reward=None)
         forest.finish(path, reward=reward, success=reward > 0)
     folder = tmp_path_factory.mktemp("hostile") / HOSTILE[4].replace("/", "_")
@@ -89,8 +89,8 @@ def alike_file(tmp_path_factory) -> Path:
     for member, reward in enumerate((1.0, 1.0, 0.0, 1.0, 1.0)):
         path = forest.start(0, member)
         forest.append(path, [1, 2], kind="prompt")
-        said = [[3, 4], [6]] if member < 4 else [[7]]
-        for turn, tokens in enumerate(said):
+        turn_tokens = [[3, 4], [6]] if member < 4 else [[7]]
+        for turn, tokens in enumerate(turn_tokens):
             if turn:
                 forest.append(path, [5], kind="observation")
             forest.append(path, tokens, kind="action", logprobs=[-0.5] * len(tokens))

@@ -39,8 +39,8 @@ def test_a_batch_gives_the_same(denominator: str) -> None:
     batch = forest.freeze()
     expected = batch.token_weights(np.arange(3), denominator=denominator, valid=np.array(valid), **options)
     function = {"constant": constant_denominator}.get(denominator) or getattr(weight.denominators, denominator)
-    found = function(lengths, *options.values(), valid=valid)
-    np.testing.assert_allclose(found, expected, rtol=1e-15)
+    weights = function(lengths, *options.values(), valid=valid)
+    np.testing.assert_allclose(weights, expected, rtol=1e-15)
 
 
 def test_turns_and_episodes_count_once() -> None:

@@ -166,18 +166,18 @@ def test_unsupported_or_invalid_records_are_refused_with_their_line(rows, error,
 
 
 def test_states_and_messages_between_agents_are_not_answers(tmp_path):
-    sent = '{"author": "agents/a", "recipient": "agents", "content": "Done.", "trigger_turn": false}'
+    agent_message = '{"author": "agents/a", "recipient": "agents", "content": "Done.", "trigger_turn": false}'
     rows = [
         META,
         {"type": "world_state", "payload": {"snapshot": {}}},
         user("what is here?"),
         answer("I ask."),
-        answer(sent),
+        answer(agent_message),
         {"type": "inter_agent_communication_metadata", "payload": {"trigger_turn": False}},
         answer('{"author": "me"}'),
     ]
     path = write_lines(tmp_path / "r.jsonl", rows)
-    [chat] = check_trained(path, [assistant("I ask."), assistant('{"author": "me"}')], [assistant(sent)])
+    [chat] = check_trained(path, [assistant("I ask."), assistant('{"author": "me"}')], [assistant(agent_message)])
     assert chat["untrained"] == ["r.jsonl, line 5: another agent wrote it"]
 
 
@@ -210,8 +210,14 @@ def test_an_interrupted_turn_ends_with_its_call(tmp_path):
 @pytest.mark.parametrize("named", [True, False])
 def test_a_fork_repeats_answers_of_another_session(named, tmp_path):
     """The lines of the other session are copied with its `session_meta`; earlier versions name it nowhere else."""
-    own = {**META["payload"], "id": "s2", **({"forked_from_id": "s1"} if named else {})}
-    rows = [{"type": "session_meta", "payload": own}, META, user("what is here?"), answer("One file."), answer("Two.")]
+    payload = {**META["payload"], "id": "s2", **({"forked_from_id": "s1"} if named else {})}
+    rows = [
+        {"type": "session_meta", "payload": payload},
+        META,
+        user("what is here?"),
+        answer("One file."),
+        answer("Two."),
+    ]
     line = 1 if named else 2
     with pytest.raises(UnsupportedError, match=f"line {line}: the session begins with a copy of the lines of 's1'"):
         list(read(write_lines(tmp_path / "r.jsonl", rows)))

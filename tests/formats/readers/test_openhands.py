@@ -17,8 +17,13 @@ def response(identity, content, *calls, **more):
     return {"id": identity, "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
 
 
-def meta(made, identity="c1", name="run"):
-    return {"function_name": name, "tool_call_id": identity, "model_response": made, "total_calls_in_response": 1}
+def meta(model_response, identity="c1", name="run"):
+    return {
+        "function_name": name,
+        "tool_call_id": identity,
+        "model_response": model_response,
+        "total_calls_in_response": 1,
+    }
 
 
 def action(number, kind, source="agent", **more):
@@ -38,16 +43,16 @@ def observation(number, content, **more):
 
 
 def old_events():
-    made = response("r1", "I look.", LS)
-    done = response("r2", None, call("finish", "c2", message="One file."))
+    model_response = response("r1", "I look.", LS)
+    finish = response("r2", None, call("finish", "c2", message="One file."))
     return [
         action(0, "system", args={"content": "You are OpenHands.", "tools": [TOOL]}),
         action(1, "message", "user", args={"content": "what is here?", "image_urls": []}),
         action(2, "recall", "user"),
         {"id": 3, "source": "environment", "observation": "agent_state_changed", "content": "", "extras": {}},
-        action(4, "run", args={"command": "ls", "thought": "I look."}, tool_call_metadata=meta(made)),
-        observation(5, "a.py", tool_call_metadata=meta(made)),
-        action(6, "finish", tool_call_metadata=meta(done, "c2", "finish")),
+        action(4, "run", args={"command": "ls", "thought": "I look."}, tool_call_metadata=meta(model_response)),
+        observation(5, "a.py", tool_call_metadata=meta(model_response)),
+        action(6, "finish", tool_call_metadata=meta(finish, "c2", "finish")),
     ]
 
 
@@ -72,13 +77,13 @@ def test_the_history_of_an_evaluation(pairs, tmp_path):
 
 
 def test_parallel_calls_of_one_response(tmp_path):
-    made = response("r1", "", LS, call("run", "c2", command="pwd"))
+    model_response = response("r1", "", LS, call("run", "c2", command="pwd"))
     events = [
         *old_events()[:2],
-        action(4, "run", tool_call_metadata=meta(made)),
-        action(5, "run", tool_call_metadata=meta(made, "c2")),
-        observation(6, "a.py", tool_call_metadata=meta(made)),
-        observation(7, "/repo", tool_call_metadata=meta(made, "c2")),
+        action(4, "run", tool_call_metadata=meta(model_response)),
+        action(5, "run", tool_call_metadata=meta(model_response, "c2")),
+        observation(6, "a.py", tool_call_metadata=meta(model_response)),
+        observation(7, "/repo", tool_call_metadata=meta(model_response, "c2")),
         action(8, "message", args={"content": "One file."}),
     ]
     answers = [assistant("", LS, call("run", "c2", command="pwd")), assistant("One file.")]
@@ -86,9 +91,9 @@ def test_parallel_calls_of_one_response(tmp_path):
 
 
 def test_an_answer_that_a_limit_cut_is_context(tmp_path):
-    made = response("r0", "I lo")
-    made["choices"][0]["finish_reason"] = "length"
-    events = [*old_events()[:2], action(4, "message", tool_call_metadata=meta(made)), *old_events()[4:]]
+    model_response = response("r0", "I lo")
+    model_response["choices"][0]["finish_reason"] = "length"
+    events = [*old_events()[:2], action(4, "message", tool_call_metadata=meta(model_response)), *old_events()[4:]]
     [chat] = check_trained(write_json(tmp_path / "t.json", events), ANSWERS, [assistant("I lo")])
     assert chat["untrained"] == ["t.json, record 2: it was cut by a limit, so that its end was not sampled"]
 

@@ -14,8 +14,8 @@ def entry(role, content, kind, **more):
 
 
 def action(content, *calls, **more):
-    made = [{"function": each["function"], "id": each["id"], "type": "function", "index": 1} for each in calls]
-    fields = {"thought": content, "action": "ls", "tool_calls": made or None, "thinking_blocks": None}
+    tool_calls = [{"function": each["function"], "id": each["id"], "type": "function", "index": 1} for each in calls]
+    fields = {"thought": content, "action": "ls", "tool_calls": tool_calls or None, "thinking_blocks": None}
     return entry("assistant", content, "action", **{**fields, **more})
 
 
