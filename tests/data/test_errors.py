@@ -58,7 +58,7 @@ FOREST = {
     ),
     "empty action": (
         lambda f, t: f.append(t, [], kind="action", logprobs=[]),
-        "tokens is empty; an action has at least one",
+        "tokens is empty; give an action at least one",
     ),
     "empty prompt": (lambda f, t: f.append(t, [], kind="prompt"), "tokens is empty"),
     "NaN log-prob": (
@@ -84,7 +84,7 @@ FOREST = {
     "negative token": (lambda f, t: f.append(t, [1, -7], kind="prompt"), r"tokens\[1\] is -7"),
     "huge token": (
         lambda f, t: f.append(t, [2**31], kind="prompt"),
-        r"tokens\[0\] is 2147483648; token ids fit 32 bits",
+        r"tokens\[0\] is 2147483648; give token ids below 2\^31",
     ),
     "floats among tokens": (
         lambda f, t: f.append(t, [1, 1.5], kind="prompt"),
@@ -162,7 +162,7 @@ def test_a_rejected_call_leaves_a_forest_unchanged(
 MISSING = {
     "trajectory of another forest": (
         lambda f, _: f.tokens(forest_like_that().start(0, 1)),
-        r"trajectory \d+ is not in the forest: .* it is a handle of another forest; use handles that this forest gave",
+        r"trajectory \d+ is not in the forest: .* the handle is of another forest; use a handle that this",
     ),
     "node of another forest": (
         lambda f, t: f.fork(t, node=forest_like_that().start(0, 1)),
@@ -216,8 +216,8 @@ def test_ended_trajectories_stay_ended(grown: tuple[Forest, int]) -> None:
 BATCH = {
     "level": (lambda b: b.column("reward", "tokens"), 'level is "tokens"; use "draw", "step"'),
     "level of new columns": (lambda b: b.with_columns("row", a=[1.0]), 'level is "row"'),
-    "offsets of draws": (lambda b: b.offsets("draw"), 'level "draw" is the outermost'),
-    "keys of stored tokens": (lambda b: b.keys("group_id", "node_token"), 'level is "node_token"; keys are made at'),
+    "offsets of draws": (lambda b: b.offsets("draw"), 'level is "draw", which has no level above it'),
+    "keys of stored tokens": (lambda b: b.keys("group_id", "node_token"), 'level is "node_token"; use "draw"'),
     "keys of floats": (lambda b: b.keys("probability", "draw"), 'column "probability" has nulls'),
     "keys of computed floats": (
         lambda b: b.with_columns("draw", a=np.zeros(b.num_draws)).keys("a", "draw"),
@@ -227,7 +227,7 @@ BATCH = {
     "unknown integers": (lambda b: b.column("parent_trajectory", "draw"), 'column "parent_trajectory" is unknown'),
     "too short": (
         lambda b: b.with_columns("draw", a=[1.0]),
-        r'column "a" has 1 values, but the batch has \d+ at level "draw"',
+        r'column "a" has 1 values, but level "draw" has \d+ rows',
     ),
     "a scalar": (lambda b: b.with_columns("draw", a=1.0), r"a has shape \(\)"),
     "a matrix": (lambda b: b.with_columns("draw", a=np.zeros((2, 2))), r"a has shape \(2, 2\)"),
@@ -240,7 +240,7 @@ BATCH = {
     "a column of ids": (lambda b: b.with_columns("draw", draw_id=np.zeros(b.num_draws)), 'column "draw_id" is a key'),
     "negative draw": (lambda b: b.select_draws([0, -1]), r"indices\[1\] is -1, but the batch has \d+ draws"),
     "draw too large": (lambda b: b.select_draws([99]), r"indices\[0\] is 99"),
-    "draw twice": (lambda b: b.select_draws([0, 1, 0]), r"indices\[2\] is 0 once more; give each draw once"),
+    "draw twice": (lambda b: b.select_draws([0, 1, 0]), r"indices\[2\] is 0, which is given twice; give each"),
     "a mask of draws": (lambda b: b.select_draws(np.ones(b.num_draws, bool)), "indices has dtype bool"),
     "fractional draws": (lambda b: b.plan([0.7], 100), "draws has dtype float64"),
     "planned twice": (lambda b: b.plan([1, 1], 100), r"draws\[1\] is 1 once more"),
