@@ -124,7 +124,7 @@ FOREST = {
     ),
     "fractional handle": (lambda f, _: f.tokens(0.5), "trajectory is 0.5; give a whole number"),
     "negative group": (lambda f, _: f.add_group(-1, "task"), "group is -1; give a whole number from 0 to"),
-    "huge group": (lambda f, _: f.add_group(2**31, "task"), "group is 2147483648; it must be at most 2147483647"),
+    "huge group": (lambda f, _: f.add_group(2**31, "task"), "group is 2147483648; give a number of at most 2147483647"),
     "huger group": (lambda f, _: f.add_group(2**40, "task"), "group is 1099511627776"),
     "group again": (lambda f, _: f.add_group(0, "task"), "group 0 exists already"),
     "negative member": (lambda f, _: f.start(0, -1), "member is -1"),
@@ -243,13 +243,13 @@ BATCH = {
     "draw twice": (lambda b: b.select_draws([0, 1, 0]), r"indices\[2\] is 0, which is given twice; give each"),
     "a mask of draws": (lambda b: b.select_draws(np.ones(b.num_draws, bool)), "indices has dtype bool"),
     "fractional draws": (lambda b: b.plan([0.7], 100), "draws has dtype float64"),
-    "planned twice": (lambda b: b.plan([1, 1], 100), r"draws\[1\] is 1 once more"),
+    "planned twice": (lambda b: b.plan([1, 1], 100), r"draws\[1\] is 1, which is given twice"),
     "plan of -1": (lambda b: b.plan([-1], 100), r"draws\[0\] is -1"),
     "no room": (lambda b: b.plan([0], 0), "max_tokens is 0, but draw 0 has a sequence of"),
     "negative room": (lambda b: b.plan([0], -1), "max_tokens is -1; give a whole number from 0"),
     "huge room": (lambda b: b.plan([0], 2**70), f"max_tokens is {2**70}"),
     "weights of no draw": (lambda b: b.token_weights([10**6]), r"draws\[0\] is 1000000"),
-    "weights of a draw twice": (lambda b: b.token_weights([2, 2]), r"draws\[1\] is 2 once more"),
+    "weights of a draw twice": (lambda b: b.token_weights([2, 2]), r"draws\[1\] is 2, which is given twice"),
     "short mask": (lambda b: b.token_weights([0], valid=[True]), r"valid has 1 values for \d+ draws"),
     "mask of floats": (lambda b: b.token_weights([0], valid=[0.5]), "valid has dtype float64; give booleans"),
     "denominator": (lambda b: b.token_weights([0], denominator="mean"), 'denominator is "mean"; use "token_mean"'),
@@ -293,7 +293,7 @@ def test_bytes_that_are_cut_are_corrupt(batch: Batch) -> None:
             _core.Batch.from_bytes([parts[0], parts[1][:-cut], *parts[2:]])
         with pytest.raises(exceptions.CorruptError, match="is not the header of a batch"):
             _core.Batch.from_bytes([parts[0][: len(parts[0]) // 2], *parts[1:]])
-    with pytest.raises(AgentRLError, match="table nodes has columns"):
+    with pytest.raises(AgentRLError, match=r'table nodes has ".*" \(.*\) as column \d+; give "'):
         _core.Batch.from_bytes([parts[0], parts[2], *parts[2:]])
 
 

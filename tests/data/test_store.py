@@ -478,7 +478,7 @@ def test_a_state_is_not_nested_deeper_than_it_can_be_read(tmp_path: Path) -> Non
     with Store.open(tmp_path) as store:
         for depth in (65, 126, 127, 128, 5000):
             with pytest.raises(
-                InvalidInputError, match=r"state is nested \d+ deep, but can be 64|cannot be saved as JSON"
+                InvalidInputError, match=r"state is nested \d+ deep, but at most 64|cannot be saved as JSON"
             ):
                 store.close_iteration(Batch.concat([]), nested(depth))
         assert store.iteration == 0
