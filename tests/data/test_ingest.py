@@ -250,7 +250,7 @@ def test_imported_chats_are_actions_and_context() -> None:
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "prompt": (
         {"prompts": [[1], [-5]]},
-        r"turn 1 \(trajectory \d+\): prompts\[0\] is -5; token ids are zero or greater",
+        r"turn 1 \(trajectory \d+\): prompts\[0\] is -5; give token ids of at least 0",
     ),
     "output": ({"outputs": [[2], []]}, r"turn 1 \(trajectory \d+\): outputs is empty; a turn has a context and"),
     "logprobs": (
@@ -260,8 +260,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "nan": ({"logprobs": [[float("nan")], []]}, r"turn 0 \(trajectory \d+\): outputs: logprobs\[0\] is NaN"),
     "rows": ({"logprobs": [[-1.0]]}, "logprobs has 1 rows, but trajectories has 2; give one for each"),
     "length": ({"reward": [1.0]}, "reward has 1 rows"),
-    "wide": ({"outputs": [[2], [1 << 40]]}, r"outputs\[1\] is not a list of int32"),
-    "float": ({"outputs": [[2], [1.5]]}, r"outputs\[1\] is not a list of int32"),
+    "wide": ({"outputs": [[2], [1 << 40]]}, r"outputs\[1\] contains a wrong value .*; give a list of int32"),
+    "float": ({"outputs": [[2], [1.5]]}, r"outputs\[1\] contains a wrong value .*; give a list of int32"),
     "reason": ({"finish_reason": ["stop", "eos"]}, r"finish_reason is 'eos'; use one of"),
     "version": ({"policy": 1 << 40}, r"policy\[0\] is 1099511627776; give numbers that fit int32"),
     "realign": ({"realign": -1}, "realign is -1; give a whole number from 0"),
@@ -286,11 +286,11 @@ def test_a_rejected_ingest_reports_the_error_and_stores_nothing(case: str) -> No
 ROWS: dict[str, tuple[dict[str, Any], str]] = {
     "token": (
         {"tokens": [[1], [2], [-3]]},
-        r"row 2 \(trajectory \d+\): tokens\[0\] is -3; token ids are zero or greater",
+        r"row 2 \(trajectory \d+\): tokens\[0\] is -3; give token ids of at least 0",
     ),
     "empty": (
         {"tokens": [[1], [], [3]]},
-        r"row 1 \(trajectory \d+\): tokens is empty; an action has at least one token",
+        r"row 1 \(trajectory \d+\): tokens is empty; give an action at least one token",
     ),
     "kinds": ({"kind": ["prompt", "action"]}, "kind has 2 rows, but trajectories has 3; give one for each"),
     "kind": ({"kind": ["prompt", "answer", "tool"]}, "kind is 'answer'; use one of"),
@@ -302,7 +302,7 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
     "logprobs": ({"logprobs": [[], [-1.0, -1.0], []]}, r"row 1 \(trajectory \d+\): logprobs has 2 values for 1 tokens"),
     "positive": (
         {"logprobs": [[], [1.0], []]},
-        r"row 1 \(trajectory \d+\): logprobs\[0\] is 1; a behaviour log-prob is",
+        r"row 1 \(trajectory \d+\): logprobs\[0\] is 1; give a finite number of at most 0",
     ),
     "entropies": ({"entropies": [[], [float("inf")], []]}, r"row 1 \(trajectory \d+\): entropies\[0\] is inf"),
     "trainable": ({"trainable": [[], [3], []]}, r"row 1 \(trajectory \d+\): trainable\[0\] is 3; use 0 or 1"),

@@ -188,7 +188,7 @@ def test_without_images_texts_are_as_before() -> None:
 def test_invalid_turns_with_images_are_refused() -> None:
     recorded = RecordedTurns()
     recorded.turn([1, IMAGE], [0], 20)
-    with pytest.raises(InvalidInputError, match="prompts has tokens of 1 images, and images has 2; give the tokens"):
+    with pytest.raises(InvalidInputError, match="prompts has placeholders for 1 images, but images has 2; give one"):
         recorded.turn([1, IMAGE, 20], [0, 1], 21)
     with pytest.raises(InvalidInputError, match="prompts is empty"):
         recorded.turn([], [], 21)
@@ -197,11 +197,11 @@ def test_invalid_turns_with_images_are_refused() -> None:
     turn: Any = ([recorded.trajectory], [[1, IMAGE, 20, IMAGE]], [[21]])
     with pytest.raises(NotFoundError, match=r"blob 0{64} is not in the forest"):
         recorded.forest.ingest(*turn, images=[[bytes(32)]])
-    with pytest.raises(InvalidInputError, match="sha256 has 3 bytes; give all 32"):
+    with pytest.raises(InvalidInputError, match="sha256 has 3 bytes; give the 32"):
         recorded.forest.ingest(*turn, images=[[b"abc"]])
     wrongs: list[Any] = [[7], "text", [["text"]], 7]
     for wrong in wrongs:
-        with pytest.raises(InvalidInputError, match="images is no list of lists of bytes"):
+        with pytest.raises(InvalidInputError, match=r"images is .*; give a list for each turn"):
             recorded.forest.ingest(*turn, images=wrong)
     with pytest.raises(InvalidInputError, match="images has 2 rows"):
         recorded.forest.ingest(*turn, images=[[recorded.hashes[0]], []])

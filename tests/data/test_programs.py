@@ -83,10 +83,10 @@ def test_a_key_decides_about_seeds(forest: Forest) -> None:
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ((2, 0), r"key \[2, 0\] of group 1 is that of group 0; give each group its own"),
+        ((2, 0), r"key \[2, 0\] of group 1 is already the key of group 0; give each group its own"),
         ((), "key is empty"),
         ((1, -1), "key is -1; give a whole number"),
-        ((2**63,), r"key\[0\] is 9223372036854775808; it must be at most"),
+        ((2**63,), r"key\[0\] is 9223372036854775808; give a number of at most"),
         ((0.5,), "key is 0.5; give a whole number"),
     ],
 )

@@ -117,13 +117,13 @@ def test_a_tree_follows_one_group(forest: Forest) -> None:
     forest.add_group(1, "task")
     core = _core.SearchTree()
     core.follow(forest._core, 0)
-    with pytest.raises(InvalidInputError, match="the tree is that of another group"):
+    with pytest.raises(InvalidInputError, match="the search tree follows another group"):
         core.follow(forest._core, 1)
     acted(forest, begun(forest), [-0.5], "room")
     core.follow(forest._core, 0)
     grafted = begun(forest, 1)
     core.graft(forest._core, grafted, 0)
-    with pytest.raises(InvalidInputError, match="graft it when it is new"):
+    with pytest.raises(InvalidInputError, match="graft it before its first turn"):
         core.graft(forest._core, grafted, 0)
     with pytest.raises(InvalidInputError, match="turn is 7, but the search has 1 turns"):
         core.graft(forest._core, begun(forest, 2), 7)

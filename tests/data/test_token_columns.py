@@ -90,8 +90,8 @@ def test_a_store_keeps_them_and_polars_reads_arrays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (np.zeros((2, 2), np.float64), "another dtype than token columns"),
-        (np.zeros((2, 2), np.int64), "another dtype than token columns"),
+        (np.zeros((2, 2), np.float64), "is float64; give uint8"),
+        (np.zeros((2, 2), np.int64), "is int64; give uint8"),
         (np.zeros(2, np.uint8), r"give an array of shape \[tokens, width\]"),
         (np.zeros((3, 2), np.uint8), "3 rows for 2 tokens"),
         ((1, np.zeros((2, 2), np.uint8)), "2 rows from position 1 on, but the path has 2 tokens"),
@@ -195,7 +195,7 @@ def test_a_call_that_fails_records_no_rows() -> None:
         ({"routes": [np.ones((1, 2), np.uint8)]}, r"columns\['routes'\] has 1 rows, but trajectories has 2"),
         ({"routes": [None, [[1, 2]]]}, r'columns\["routes"\]\[1\] is list'),
         ({"routes": 3}, r"columns\['routes'\] is int"),
-        ({"routes": [None, (0, np.ones((1, 2), np.int64))]}, "another dtype than token columns"),
+        ({"routes": [None, (0, np.ones((1, 2), np.int64))]}, "is int64; give uint8"),
     ],
 )
 def test_columns_of_many_rows_that_do_not_fit_are_one_error(columns: Any, message: str) -> None:

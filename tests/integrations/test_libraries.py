@@ -282,5 +282,5 @@ def test_invalid_columns_are_named_in_the_error() -> None:
         columns.numbers(OneCapsule(pa.array(["a"])), "rewards")
     with pytest.raises(InvalidInputError, match="group_ids has 1 nulls, which belong to no group; fill them first"):
         columns.keys(pa.array(["a", None]), "group_ids")
-    with pytest.raises(InvalidInputError, match=r"steps has Arrow type UInt64: .*18446744073709551615"):
+    with pytest.raises(InvalidInputError, match=r"steps has Arrow type UInt64 .*18446744073709551615"):
         columns.integers(OneCapsule(pa.array([2**64 - 1], pa.uint64())), "steps")

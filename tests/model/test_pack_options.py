@@ -222,7 +222,7 @@ def test_balanced_bins() -> None:
     assert sorted(np.concatenate(bins).tolist()) == list(range(400))
     sums = [costs[items].sum() for items in bins]
     assert max(sums) <= 1.002 * np.mean(sums)
-    with pytest.raises(InvalidInputError, match="costs are negative"):
+    with pytest.raises(InvalidInputError, match=r"costs\[0\] is -1"):
         balanced([-1], 2)
     with pytest.raises(InvalidInputError, match="bins is 0"):
         balanced([1], 0)

@@ -244,7 +244,7 @@ def test_states_survive_json_and_batches() -> None:
     ("call", "message"),
     [
         (lambda: group.normalise([1.0], [1], center="mode"), 'center is "mode"; use "none", "mean", "median"'),
-        (lambda: group.normalise([1.0], [1], eps=-1.0), "eps is -1, but must be a number of at least 0"),
+        (lambda: group.normalise([1.0], [1], eps=-1.0), "eps is -1; give a finite number of at least 0"),
         (lambda: group.normalise([1.0], [1], ddof=2), "ddof is 2; use 1"),
         (lambda: group.normalise([1.0], [1], baseline=[1.0]), "baseline is given, but center is not"),
         (lambda: group.normalise([1.0, 2.0], [1, 1], weights=[1.0]), "weights has 1 rows"),
@@ -252,9 +252,9 @@ def test_states_survive_json_and_batches() -> None:
         (lambda: group.normalise(np.zeros((1, 1, 1)), [1]), r"values has shape \(1, 1, 1\)"),
         (lambda: shrunk_mean([1.0], [1], [0.5], variance=0.0), "variance is 0"),
         (lambda: window_quantile([], [1.0], capacity=0), "capacity is 0"),
-        (lambda: decayed_beta({}, [2.0], [1], decay=0.5), "successes of 1 reach from 2.0 to 2.0"),
-        (lambda: decayed_beta({}, [1.0], [1], decay=1.5), "decay of 1 reaches from 1.5 to 1.5"),
-        (lambda: decayed_beta({}, [1.0] * 2, [1, 1], decay=[0.5, 0.6]), "decay of 1 reaches from 0.5 to 0.6"),
+        (lambda: decayed_beta({}, [2.0], [1], decay=0.5), "successes of 1 range from 2.0 to 2.0"),
+        (lambda: decayed_beta({}, [1.0], [1], decay=1.5), "decay of 1 ranges from 1.5 to 1.5"),
+        (lambda: decayed_beta({}, [1.0] * 2, [1, 1], decay=[0.5, 0.6]), "decay of 1 ranges from 0.5 to 0.6"),
         (lambda: decayed_beta({}, [1.0], [1], decay=[0.5, 0.6]), "decay has 2"),
         (lambda: PartialStatistics.of([1.0], [3], 2), r"groups\[0\] is 3, but there are 2 groups"),
         (lambda: PartialStatistics.of([1.0], [-3], 2), "ids range from -3"),
@@ -342,5 +342,5 @@ def test_keys_and_states_of_any_kind() -> None:
     ]:
         with pytest.raises(InvalidInputError, match=message):
             ema_mean({}, [1.0, 2.0], ids, decay=0.5)
-    with pytest.raises(InvalidInputError, match="what is remembered of 'a' would become inf"):
+    with pytest.raises(InvalidInputError, match=r"state\['a'\] would become inf"):
         running_moments({"a": [1.0, -1e200, 0.0]}, [1e200], ["a"])

@@ -187,7 +187,7 @@ def test_types_and_errors() -> None:
     assert tree.ancestor_relative([-1, 0, 0], [1, 2], np.array([1, 0], np.float32)).dtype == np.float32
     for call, message in (
         (lambda: tree.peers([0], kind="depth"), r"parents\[0\] is 0, which lies below node 0"),
-        (lambda: tree.peers([-1, 5], kind="depth"), r"parents\[1\] is 5, but must be -1"),
+        (lambda: tree.peers([-1, 5], kind="depth"), r"parents\[1\] is 5; give -1"),
         (lambda: tree.fuse([-1], [1], [1.0]), r"nodes\[0\] is 1, but the tree has 1 nodes"),
         (lambda: tree.fuse([-1], [0], [1.0], kind="mode"), 'kind is "mode"'),
         (lambda: tree.fuse([-1], [0], [1.0], kind="expectile", expectile=2.0), "expectile is 2"),

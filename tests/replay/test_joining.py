@@ -115,10 +115,10 @@ def test_a_draw_without_a_vote_is_excluded_from_statistics(store: Store) -> None
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"trajectory_ids": [77]}, "which stored does not have"),
+        ({"trajectory_ids": [77]}, "which is not in stored"),
         ({"votes_in": 99}, "which is not a group of the batch"),
         ({"replaces": 2}, "the batch has 2 draws"),
-        ({"trajectory_ids": [1, 2], "replaces": [0, 0]}, "another draw replaces already"),
+        ({"trajectory_ids": [1, 2], "replaces": [0, 0]}, "another draw replaces too"),
         ({"trajectory_ids": [-9]}, "the batch has 2 draws"),
     ],
 )

@@ -83,7 +83,7 @@ def test_removed_rows_do_not_count_in_the_weights() -> None:
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf"), float("-inf")])
 def test_an_invalid_priority_is_rejected_and_changes_nothing(wrong: float) -> None:
     tree = SumTree([1.0, 2.0])
-    with pytest.raises(InvalidInputError, match=r"priorities\[1\] is .*must be above 0 and finite"):
+    with pytest.raises(InvalidInputError, match=r"priorities\[1\] is .*; give a finite number above 0"):
         tree.update([1, 0], [5.0, wrong])
     with pytest.raises(InvalidInputError, match=r"priorities\[0\]"):
         SumTree([wrong])
@@ -107,7 +107,7 @@ def test_pairs_by_hand() -> None:
     assert pairs(matching="all", margin=0.6) == [(1, 0), (1, 4), (3, 0), (3, 4)]
     assert pairs(matching="all", at_most=2) == [(1, 0), (1, 4)]
     assert pairs(matching="nearest", lengths=[10, 50, 12, 20, 48, 0]) == [(1, 4), (3, 2), (2, 0)]
-    with pytest.raises(InvalidInputError, match="lengths are missing"):
+    with pytest.raises(InvalidInputError, match="lengths is missing"):
         pairs(matching="nearest")
 
 

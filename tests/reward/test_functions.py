@@ -144,7 +144,7 @@ def test_noise_follows_the_names_of_rows(order: list[int], seed: int) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: excess_penalty([1.0], free=2, full_at=1), "full_at is 1, but must lie above free"),
+        (lambda: excess_penalty([1.0], free=2, full_at=1), "full_at is 1 and free is 2"),
         (lambda: add_noise([1.0], seed=0, kind="pink"), 'kind is "pink"'),
         (lambda: max_at_k([1.0], [0], 2), "group 0 has 1 valid rows"),
         (lambda: win_rates([0], [-1], [1.0], 2), r"second\[0\] is -1"),
@@ -152,9 +152,9 @@ def test_noise_follows_the_names_of_rows(order: list[int], seed: int) -> None:
         (lambda: answer_clusters([1], [0]), r"answers\[0\] is int"),
         (lambda: tracked_quantiles(None, [], levels=[0.5]), "there is no state yet"),
         (lambda: tail_risk([1.0], 0.0, 1.0, alpha_low=0.9, alpha_high=0.1), "0 < alpha_low < alpha_high"),
-        (lambda: information_gain([0.5], [0, 1], [0.0]), "a log-probability is at most 0"),
+        (lambda: information_gain([0.5], [0, 1], [0.0]), "give log-probabilities of at most 0"),
         (lambda: implicit_rewards([1.0], [1.0], offsets=[0, 3]), "offsets end at 3"),
-        (lambda: checklist([[True]], [[True]], [0, 1]), "depends on itself"),
+        (lambda: checklist([[True]], [[True]], [0, 1]), "an item cannot depend on itself"),
         (lambda: checklist([[True]], [[False, False]], [0, 1]), r"give \[items, items\]"),
         (lambda: success_distance([[0.0]], [True], ["g"], radius=-1.0), "radius is -1"),
     ],
@@ -178,7 +178,7 @@ def test_rank_agreement_of_missing_or_invalid_values() -> None:
     assert rank_agreement([1.0, NAN, 2.0, 3.0], [1.0, 2.0, 1.0, 2.0], [0, 2, 4]).tolist() == [0.0, 1.0]
     with pytest.raises(InvalidInputError, match=r"truths\[1\] is NaN, but must be finite"):
         rank_agreement([1.0, 2.0], [1.0, NAN], [0, 2])
-    with pytest.raises(InvalidInputError, match="offsets go from 0 to 1, but scores has 2 values; cover them all"):
+    with pytest.raises(InvalidInputError, match="offsets go from 0 to 1, but scores has 2 values; give offsets"):
         rank_agreement([1.0, 2.0], [1.0, 2.0], [0, 1])
 
 

@@ -129,12 +129,12 @@ def test_a_plan_makes_streams_of_columns() -> None:
     for options, message in [
         ({"summed": ["advantage"], "weights": weights}, 'summed has "advantage"; use advantage_positive'),
         ({"summed": ["advantage_positive"], "weights": weights}, 'column "advantage" is missing'),
-        ({"summed": ["weight_kl"], "weights": weights[:3]}, "a pair has token 3, but the column has 3 values"),
-        ({"summed": ["weight_kl"]}, "but the column has 0 values"),
+        ({"summed": ["weight_kl"], "weights": weights[:3]}, "a pair has token 3, but a column has only 3 values"),
+        ({"summed": ["weight_kl"]}, "but a column has only 0 values"),
         ({"summed": ["weight_kl"] * 2, "weights": weights}, "is requested twice"),
     ]:
         with pytest.raises(InvalidInputError, match=message):
             plan.pack(0, **options)
-    with pytest.raises(IndexError, match="pack 1 does not exist; the plan has 1"):
+    with pytest.raises(IndexError, match="pack 1 does not exist; give an index below the 1 packs"):
         plan[1]
     assert plan[-1].token.tolist() == pack.token.tolist()

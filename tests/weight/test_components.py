@@ -76,7 +76,7 @@ def test_turns_and_episodes_count_once() -> None:
         (lambda: token_mean([1, -2]), r"lengths\[1\]=-2 is negative"),
         (lambda: token_mean([0.5]), "lengths has dtype float64; give whole numbers"),
         (lambda: sequence_mean([1], valid=[True, True]), "valid has 2 rows"),
-        (lambda: constant_denominator([1], 0.0), "constant is 0, but must be a positive number"),
+        (lambda: constant_denominator([1], 0.0), "constant is 0; give a finite number above 0"),
     ],
 )
 def test_bad_input(call: object, message: str) -> None:
