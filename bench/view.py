@@ -49,14 +49,14 @@ OPENINGS = [
     "Let me look for",
     "I should check",
     "The question asks about",
-    "FirstValue I need",
+    "First I need",
     "It would help to know",
     "I am not sure about",
 ]
 FACTS = [
     "A survey of {year} counted {count} of them, more than anybody had expected.",
     "The archive in Lisbon keeps {count} letters about {subject}, most of them unread.",
-    "DeferredTask measurements put {subject} at {count} years, with an error of a tenth.",
+    "Later measurements put {subject} at {count} years, with an error of a tenth.",
     "In {year} a commission wrote that {subject} had been described wrongly for decades.",
     "The oldest source is from {year}; a copy of it names {count} witnesses.",
     "Two teams disagree: one says {count}, the other says {year} was the turning point.",
@@ -131,11 +131,11 @@ def record(folder: Path, iterations: int) -> None:
             batch = store.rebase(forest.freeze())
             store.append(batch, iteration=iteration)
             batch = recipes.GRPO.credit(batch.with_columns("draw", score=batch.column("reward", "draw")))
-            kl = 0.002 * iteration + 0.001 * rng.random()
             metrics = {
                 "loss": 0.02 - 0.001 * iteration + 0.004 * rng.standard_normal(),
-                "kl": kl,
-                "grad_norm": 0.4 + 0.2 * rng.random(),
+                "gradient_norm": 0.4 + 0.2 * rng.random(),
+                "approximate_kl": 0.002 * iteration + 0.001 * rng.random(),
+                "clip_fraction": 0.02 + 0.002 * iteration + 0.01 * rng.random(),
             }
             state = {"metrics": metrics, "run": {"recipe": recipes.GRPO.to_dict(), "seed": 0}}
             store.close_iteration(batch, state)

@@ -184,19 +184,19 @@ def test_coot_rolls_back_text_that_a_monitor_flags() -> None:
         if "three laws" in context:
             return "STATE: -1 0 0\nFROM: lie\nGUIDANCE: Be honest." if "I lie" in context else "STATE: 1 0 0"
         prefix = context.rpartition("assistant\n")[2]
-        return (f"I say {RIGHT}" if "Be honest." in context else f"FirstValue, I lie {WRONG}")[len(prefix) :]
+        return (f"I say {RIGHT}" if "Be honest." in context else f"First, I lie {WRONG}")[len(prefix) :]
 
     run = solve(Monitored(tokens=20, patience=1), speak, group_size=1)
     [drawn] = run.drawn
-    assert drawn.actions == ["FirstValue, I ", f"I say {RIGHT}"]
-    assert drawn.trained == f"FirstValue, I I say {RIGHT}{END}"
+    assert drawn.actions == ["First, I ", f"I say {RIGHT}"]
+    assert drawn.trained == f"First, I I say {RIGHT}{END}"
     assert "Be honest." in drawn.text
     [back] = [row for row in run.rows if row.status == "pruned"]
-    # 20 tokens at a time: the monitor reads "FirstValue, I lie <answe".
-    assert back.actions == [f"FirstValue, I lie {WRONG}"[:20]]
+    # 20 tokens at a time: the monitor reads "First, I lie <answe".
+    assert back.actions == [f"First, I lie {WRONG}"[:20]]
     for options in ({"rollbacks": 0}, {"patience": 4}):
         [drawn] = solve(Monitored(tokens=20, **options), speak, group_size=1).drawn
-        assert drawn.actions == [f"FirstValue, I lie {WRONG}"], "three reads object in a row"
+        assert drawn.actions == [f"First, I lie {WRONG}"], "three reads object in a row"
 
 
 def test_a_monitor_that_quotes_nothing_cuts_three_reads_back() -> None:
@@ -205,11 +205,11 @@ def test_a_monitor_that_quotes_nothing_cuts_three_reads_back() -> None:
         if "three laws" in context:
             return "STATE: -1 0 0\nFROM: other words\nGUIDANCE: Be honest." if "I lie" in context else "STATE: 1 0 0"
         prefix = context.rpartition("assistant\n")[2]
-        return (f"I say {RIGHT}" if "Be honest." in context else f"FirstValue, I lie {WRONG}")[len(prefix) :]
+        return (f"I say {RIGHT}" if "Be honest." in context else f"First, I lie {WRONG}")[len(prefix) :]
 
     # Reads end at 5, 10, 15, 20, 25 and 30 tokens; those from 20 on object.
     [drawn] = solve(Monitored(tokens=5), speak, group_size=1).drawn
-    assert drawn.actions == ["FirstValue, I l", f"I say {RIGHT}"]
+    assert drawn.actions == ["First, I l", f"I say {RIGHT}"]
 
 
 def test_agent_r_revises_a_failure_into_a_success() -> None:

@@ -102,3 +102,26 @@ def alike_file(tmp_path_factory) -> Path:
         store.append(batch, iteration=0)
         store.close_iteration(batch.with_columns("draw", advantage=[0.5, 0.5, -2.0, 0.5, 0.5]), {})
         return Page.of(store).save(folder.parent / "page.html")
+
+
+@pytest.fixture(scope="session")
+def trained_file(tmp_path_factory) -> Path:
+    """A page of two iterations with the metrics of a training loop, all of which change."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    with arl.Store.open(folder) as store:
+        for iteration in range(2):
+            forest = arl.Forest(iteration=iteration)
+            forest.add_group(0, "a task")
+            for member in range(2):
+                path = forest.start(0, member)
+                forest.append(path, [1, 2], kind="prompt")
+                forest.append(path, [3 + member + iteration], kind="action", logprobs=[-0.5])
+                forest.step(path)
+                forest.finish(path, reward=float(member), success=bool(member))
+            batch = store.rebase(forest.freeze())
+            store.append(batch, iteration=iteration)
+            losses = dict.fromkeys(("clip_fraction", "loss", "approximate_kl", "gradient_norm"), 0.1 + iteration)
+            tables = {"collect": {"failed": iteration, "draws": 2}, "tokens": {"generated": 2 + iteration}}
+            metrics = {**losses, "my_metric": 1.5 * iteration, **tables}
+            store.close_iteration(batch.with_columns("draw", advantage=[-0.5, 0.5]), {"metrics": metrics})
+        return Page.of(store).save(folder.parent / "page.html")

@@ -75,9 +75,7 @@ def test_curves_are_those_of_the_run(at, recorded) -> None:
 
 def test_curves_stand_in_named_groups(at) -> None:
     browser = at()
-    titles = browser.texts(".curve-group > h3")
-    assert titles == [name for name in ("Outcome", "Learning", "Tokens", "Failures") if name in titles]
-    assert titles[0] == "Outcome"
+    assert browser.texts(".curve-group > h3")[:3] == ["Outcome", "Learning", "Tokens"]
     for title, name in (
         ("Outcome", "success"),
         ("Outcome", "success@lcm"),
@@ -85,6 +83,20 @@ def test_curves_stand_in_named_groups(at) -> None:
         ("Tokens", "length"),
     ):
         assert name in browser.texts(f".curve-group[data-name={title}] .curve h3"), name
+
+
+def test_metrics_of_training_stand_first_with_their_meaning(browser, trained_file) -> None:
+    browser.open(trained_file)
+    assert browser.texts(".curve-group > h3") == ["Outcome", "Learning", "Tokens", "Failures"]
+    learning = browser.texts(".curve-group[data-name=Learning] .curve h3")
+    assert learning[:4] == ["loss", "gradient norm", "approximate kl", "clip fraction"]
+    assert "tokens.generated" in browser.texts(".curve-group[data-name=Tokens] .curve h3")
+    assert "collect.failed" in browser.texts(".curve-group[data-name=Failures] .curve h3")
+    assert browser.texts("details.curve-group .curve h3") == ["my metric"]
+    meanings = browser.do("[...document.querySelectorAll('[data-name=Learning] .curve')].map((each) => each.title)")
+    assert len(set(meanings[:4])) == 4
+    assert "probability ratio" in meanings[3]
+    assert browser.errors == []
 
 
 def test_numbers_that_never_change_share_a_row(at, recorded) -> None:
