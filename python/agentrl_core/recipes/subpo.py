@@ -23,7 +23,7 @@ Differs:
     - State after the last action: no step begins in it; the environment must reward its gain.
     - Entropy bonus: its weight is 0 in the settings of the code; none here.
 
-Needs: states of steps (`Environment.state_key`), and rewards of steps.
+Needs: states of steps (`Episode.state_key`), and rewards of steps.
 """
 
 from __future__ import annotations

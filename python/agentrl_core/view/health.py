@@ -60,23 +60,41 @@ def signs(tables: Tables, iterations: pl.DataFrame, groups: pl.DataFrame) -> lis
     mine = groups.filter(wanted)
     rows: dict[str, Any] = {name: recent[name].mean() for name in recent.columns}
     found = [
-        _share("same rewards", rows["same_reward"], 0.5, 0.8, "of the groups teach nothing: all scores alike", "same"),
+        _share(
+            "same rewards",
+            rows["same_reward"],
+            0.5,
+            0.8,
+            "of the groups have equal scores, so they train nothing",
+            "same",
+        ),
         _share("tool errors", rows["tool_errors"], 0.1, 0.3, "of the tool calls failed", "tool_errors"),
     ]
     sums: dict[str, Any] = {name: mine[name].sum() for name in ("turns", "drifted", "members", "truncated", "failed")}
     turns, members = max(sums["turns"], 1), max(sums["members"], 1)
-    found.append(_share("drift", sums["drifted"] / turns, 0.01, 0.1, "of the turns were repeated otherwise", "drifted"))
     found.append(
-        _share("truncated", sums["truncated"] / members, 0.1, 0.3, "of the rollouts ran out of room", "truncated")
+        _share(
+            "drift", sums["drifted"] / turns, 0.01, 0.1, "of the turns have other tokens in the next prompt", "drifted"
+        )
     )
     found.append(
-        _share("broken", sums["failed"] / members, 0.01, 0.1, "of the rollouts failed or were aborted", "failed")
+        _share(
+            "truncated",
+            sums["truncated"] / members,
+            0.1,
+            0.3,
+            "of the rollouts reached a limit of tokens or turns",
+            "truncated",
+        )
+    )
+    found.append(
+        _share("failures", sums["failed"] / members, 0.01, 0.1, "of the rollouts failed or were aborted", "failed")
     )
     found += _others(iterations.sort("iteration"), rows)
     longest: Any = mine["length"].max()
     if longest and rows["length"] is not None:
         empty = 1 - rows["length"] / longest
-        found.append(Sign("padding", f"{empty:.0%}", "good", "of a padded batch would be empty; packs have none"))
+        found.append(Sign("padding", f"{empty:.0%}", "good", "of a padded batch would be padding; packs have none"))
     found += [_effective(tables, wanted), _not_finite(tables, wanted)]
     return [sign for sign in found if sign is not None]
 
@@ -98,9 +116,9 @@ def _others(iterations: pl.DataFrame, rows: dict[str, Any]) -> list[Sign]:
     if len(first) and last is not None and first[0] > 0:
         left = last / first[0]
         level = "good" if left > 0.5 else "watch" if left > 0.2 else "bad"
-        made.append(Sign("entropy", f"{left:.0%}", level, "of the entropy at the beginning is left"))
+        made.append(Sign("entropy", f"{left:.0%}", level, "of the initial entropy is left"))
     if rows["sharing"] is not None:
-        made.append(Sign("sharing", f"{rows['sharing']:.2f} x", "good", "how often a stored token is used"))
+        made.append(Sign("sharing", f"{rows['sharing']:.2f} x", "good", "mean number of draws that use a stored token"))
     return made
 
 
@@ -120,7 +138,7 @@ def _effective(tables: Tables, wanted: pl.Expr) -> Sign | None:
         return None
     share = weight.importance_diagnostics(ratios, np.arange(len(ratios) + 1)).effective_fraction
     level = "good" if share > 0.8 else "watch" if share > 0.5 else "bad"
-    return Sign("effective samples", f"{share:.0%}", level, "of the tokens count, as the weights have drifted apart")
+    return Sign("effective samples", f"{share:.0%}", level, "of the tokens: effective sample size of their weights")
 
 
 def _not_finite(tables: Tables, wanted: pl.Expr) -> Sign:

@@ -10,7 +10,7 @@ const MEANINGS = {
   left_out: "trajectories of the iteration that no iteration drew",
   drawn_success: "mean success of a draw, if known",
   drawn_reward: "mean reward of a draw",
-  same_reward: "share of groups whose draws all have the same score: they teach nothing",
+  same_reward: "share of groups whose draws all have the same score, so that they train nothing",
   entropy: "mean entropy of a generated token, in nats",
   turns: "mean number of turns of a draw",
   action_length: "mean number of tokens in the actions of a draw",
@@ -52,6 +52,10 @@ export function overview(run, go) {
   if (iterations.length === 0) return h("p", { class: "missing" }, "This run has no iterations yet.");
   const choose = (iteration) => go({ iteration });
   const series = new Map(Object.keys(MEANINGS).map((name) => [name, iterations.map((row) => [row.iteration, row[name]])]));
+  // Draws of the own iteration only: their means are those of its trajectories.
+  for (const name of ["success", "reward"]) {
+    if (iterations.every((row) => row[`drawn_${name}`] === row[name])) series.delete(`drawn_${name}`);
+  }
   for (const { iteration, name, value } of run.metrics) {
     if (MEANINGS[name]) continue;
     if (!series.has(name)) series.set(name, []);
