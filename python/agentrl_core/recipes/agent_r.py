@@ -94,8 +94,8 @@ class Revise(Rounds):
     def pairs(self, values: NDArray[np.float64]) -> list[tuple[int, int]]:
         """Return the good and the bad member of each pair, by value; a member without a value is in no pair."""
         gaps = values[:, None] - values[None, :]
-        found = np.argwhere((values[:, None] > self.good_above) & (gaps > self.gap))
-        return [(int(good), int(bad)) for good, bad in found]
+        index_pairs = np.argwhere((values[:, None] > self.good_above) & (gaps > self.gap))
+        return [(int(good), int(bad)) for good, bad in index_pairs]
 
     async def _revise(self, group: Group, good: Branch, bad: Branch, fault: ErrorLocation | None, number: int) -> None:
         """Create the revision of a pair: the bad beginning, a thought, and the good end."""

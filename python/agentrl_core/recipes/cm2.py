@@ -106,9 +106,9 @@ class Checklist(BatchComponent):
         starts = np.flatnonzero(np.append(True, turns[1:] != turns[:-1])[: len(turns)])
         if len(starts) != len(np.unique(turns)):
             first = starts[np.unique(turns[starts], return_index=True)[1]]
-            again = np.setdiff1d(starts, first)[0]
+            row = np.setdiff1d(starts, first)[0]
             raise InvalidInputError(
-                f"column 'turn' of draw {rows.draws[again]} comes back to an earlier turn at step {again}; number its "
+                f"column 'turn' of draw {rows.draws[row]} comes back to an earlier turn at step {row}; number its "
                 "turns in order"
             )
         satisfied, weight = self._matrix(rows, "satisfied"), self._matrix(rows, "item_weight")
@@ -178,23 +178,23 @@ class ChecklistRelative(BatchComponent):
         """Return `batch` with the column `advantage` on steps."""
         rows = Rows(batch, "step")
         turns = keys.composite(rows.draws, rows.keys("turn"))
-        same, groups = rows.keys("group_id,turn"), rows.keys("group_id")
-        everyone = group.statistics(rows.values("score"), groups, voter_ids=rows.draws, valid=rows.valid).count[groups]
+        turn_groups, groups = rows.keys("group_id,turn"), rows.keys("group_id")
+        voters = group.statistics(rows.values("score"), groups, voter_ids=rows.draws, valid=rows.valid).count[groups]
         total, weight = np.zeros(len(rows)), np.zeros(len(rows))
         for item in range(self.items):
             satisfied = rows.values(f"satisfied.{item}")
             valid = rows.valid & np.isfinite(satisfied)
             reached = group.statistics(satisfied, turns, valid=valid).most[turns]
-            share = group.statistics(reached, same, voter_ids=turns, valid=valid)
-            baseline, members = np.nan_to_num(share.mean[same], nan=0.0), share.count[same]
+            share = group.statistics(reached, turn_groups, voter_ids=turns, valid=valid)
+            baseline, members = np.nan_to_num(share.mean[turn_groups], nan=0.0), share.count[turn_groups]
             counts = valid & rows.flags(f"item_eligible.{item}")
             if self.members_at_least is None:
-                baseline = baseline * members / np.maximum(everyone, 1.0)
+                baseline = baseline * members / np.maximum(voters, 1.0)
             else:
                 counts &= members >= self.members_at_least
-            own = np.where(counts, rows.values(f"item_weight.{item}"), 0.0)
+            item_weight = np.where(counts, rows.values(f"item_weight.{item}"), 0.0)
             gain = rows.values(f"item_reward.{item}") - baseline
-            total, weight = total + own * gain, weight + own
+            total, weight = total + item_weight * gain, weight + item_weight
         return rows.write(advantage=np.divide(total, weight, out=np.zeros(len(rows)), where=weight > 0.0))
 
 

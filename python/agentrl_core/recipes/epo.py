@@ -141,8 +141,8 @@ class EntropyBand(EntropyTerm):
         else:
             penalty = self.outside * ((below >= 0) | (above >= 0)).to(history)
         penalty = torch.where(history > 0, penalty, 0.0)
-        kept = tokens.entropy - (self.smoothing + self.early) * penalty
-        return -self.coefficient * (tokens.stream("weight_entropy") * kept).sum()
+        penalised_entropy = tokens.entropy - (self.smoothing + self.early) * penalty
+        return -self.coefficient * (tokens.stream("weight_entropy") * penalised_entropy).sum()
 
 
 _EARLY = Schedule(start=1.0, end=exp(-6.0), iterations=150, kind="exponential")

@@ -156,12 +156,12 @@ class TrajectoryPairs(GroupLoss):
             score = score / count.to(tokens.logprob.dtype)
         label = sequences.mean(tokens.stream(self.label))
         # This waits for the device, but the matrix of pairs is then draws x draws, not rows x rows.
-        drawn = int(sequences.ids.max()) + 1 if len(sequences.ids) else 0
-        score, label, group = score[:drawn], label[:drawn], members.ids[:drawn]
-        exist = members.counted[:drawn]
+        num_draws = int(sequences.ids.max()) + 1 if len(sequences.ids) else 0
+        score, label, group = score[:num_draws], label[:num_draws], members.ids[:num_draws]
+        exist = members.counted[:num_draws]
         better = (label[:, None] > label) & (group[:, None] == group) & exist[:, None] & exist
         cost = torch.where(better, torch.nn.functional.softplus(score - score[:, None]), 0.0)
-        weight = sequences.sum(tokens.stream("weight_kl"))[:drawn].to(cost.dtype)
+        weight = sequences.sum(tokens.stream("weight_kl"))[:num_draws].to(cost.dtype)
         loss = (weight * cost.sum(1)).sum()
         return loss, metric_sums(tokens, entropy=tokens.entropy)
 

@@ -82,10 +82,10 @@ class SecondMomentMask(Mask):
         harmful = _harmful(tokens, distance)
         squares = torch.where(harmful, distance.square(), torch.inf).sort().values  # tokens of S first, ascending
         moments = squares.cumsum(0) / torch.arange(1, len(squares) + 1, device=squares.device)
-        beyond = torch.where(moments > self.at_most, squares, torch.inf)
-        first = beyond.min() if len(beyond) else beyond.sum()
-        kept = (~(harmful & (distance.square() >= first))).to(distance)
-        return kept, kept
+        over_budget = torch.where(moments > self.at_most, squares, torch.inf)
+        first = over_budget.min() if len(over_budget) else over_budget.sum()
+        factors = (~(harmful & (distance.square() >= first))).to(distance)
+        return factors, factors
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,8 @@ class FirstVisits(BatchComponent):
         first = np.zeros(len(rows), dtype=np.bool_)
         first[np.unique(visited, return_index=True)[1]] = True
         if self.of_next:
-            ahead, first = first, np.zeros(len(rows), dtype=np.bool_)
-            first[:-1] = ahead[1:] & (rows.draws[1:] == rows.draws[:-1])
+            first_visits, first = first, np.zeros(len(rows), dtype=np.bool_)
+            first[:-1] = first_visits[1:] & (rows.draws[1:] == rows.draws[:-1])
         scores = rows.values("step_score")
         return rows.write(step_score=np.where(first, np.nan_to_num(scores, nan=0.0) + self.coefficient, scores))
 
