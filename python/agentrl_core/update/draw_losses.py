@@ -118,8 +118,8 @@ def parts_of_rows(loss: Loss, outputs: PackOutput, pack: Pack) -> Tensor:
         (parts,) = torch.autograd.grad(value, factor, allow_unused=True) if value.requires_grad else (None,)
     if parts is None:
         return torch.zeros_like(factor)
-    whole = value.detach()
-    if abs(float(parts.sum() - whole)) > 1e-3 * float(parts.abs().sum() + whole.abs()):
+    total = value.detach()
+    if abs(float(parts.sum() - total)) > 1e-3 * float(parts.abs().sum() + total.abs()):
         raise UnsupportedError(
             f"{loss!r} is not a sum of the losses of draws: its terms are not linear in the weights of tokens; call "
             "recipe.updates without draw_losses=True"

@@ -100,19 +100,19 @@ class _Session:
 
     def paths(self) -> list[list[_Line]]:
         """Return the lines from a root to each leaf."""
-        found = []
+        paths = []
         for identity, line in self.lines.items():
             if line.children:
                 continue
-            path, at = [], identity
+            path, node = [], identity
             while True:
-                path.append(self.lines[at])
-                parent = self.lines[at].parent
+                path.append(self.lines[node])
+                parent = self.lines[node].parent
                 if parent is None:
                     break
-                at = parent
-            found.append(path[::-1])
-        return found
+                node = parent
+            paths.append(path[::-1])
+        return paths
 
     def chat(self, path: Sequence[_Line]) -> tuple[list[Message], list[str], list[tuple[object, object]]]:
         """Return the messages of a path, reasons why answers are not trained, and the keys of its answers."""
@@ -192,17 +192,17 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
     An answer that several conversations share is trained in the first one.
     """
     session = _Session(records, hidden_reasoning)
-    found = []
+    conversations = []
     for path in session.paths():
         messages, reasons, keys = session.chat(path)
         if messages:
-            found.append((path, messages, reasons, keys))
+            conversations.append((path, messages, reasons, keys))
     # Parallel calls fork the lines, so a prefix of a longer conversation is not a separate conversation.
-    plain = [[_bare(message) for message in messages] for _, messages, _, _ in found]
-    for place, (path, _, _, keys) in enumerate(found):
-        own = plain[place]
+    plain = [[_bare(message) for message in messages] for _, messages, _, _ in conversations]
+    for place, (path, _, _, keys) in enumerate(conversations):
+        bare_messages = plain[place]
         if any(
-            other[: len(own)] == own and (len(other) > len(own) or later < place)
+            other[: len(bare_messages)] == bare_messages and (len(other) > len(bare_messages) or later < place)
             for later, other in enumerate(plain)
             if later != place
         ):
