@@ -273,10 +273,10 @@ class Recipe:
         check_columns(self.name, self._links(_CREDIT), batch)
         if not all(batch.has(column.name, column.level) for column in self.collected_columns):
             batch = self.score(batch)
-        now = self._of(batch)
-        _, waiting = now._reward()  # noqa: SLF001 - itself, as it is in the iteration
-        for phase, links in (("reward", waiting), *((phase, _places(now, phase)) for phase in _CREDIT[1:])):
-            batch = now._run(phase, links, batch)  # noqa: SLF001
+        recipe = self._of(batch)
+        _, waiting = recipe._reward()  # noqa: SLF001 - itself, as it is in the iteration
+        for phase, links in (("reward", waiting), *((phase, _places(recipe, phase)) for phase in _CREDIT[1:])):
+            batch = recipe._run(phase, links, batch)  # noqa: SLF001
         require_finite_credit(self.name, self._links(_CREDIT), batch)
         return batch.with_recipe(self.name, self._text)
 
@@ -294,8 +294,8 @@ class Recipe:
                 (`with_states`); None: those that it has.
         """
         batch = batch if states is None else self.with_states(batch, states)
-        now = self._of(batch)
-        return now._run("reward", now._reward()[0], batch)  # noqa: SLF001 - itself, as it is in the iteration
+        recipe = self._of(batch)
+        return recipe._run("reward", recipe._reward()[0], batch)  # noqa: SLF001 - itself, as it is in the iteration
 
     def _of(self, batch: Batch) -> Self:
         """Return the recipe of a batch's iteration, with the states recorded in the batch."""
@@ -378,10 +378,10 @@ class Recipe:
         phases = dict[str, Any]()
         for phase in PHASES:
             links: tuple[Any, ...] = self.chain(phase)
-            now = tuple(link.at(iteration, states, place_of(phase, n, link)) for n, link in enumerate(links))
-            if any(new is not old for new, old in zip(now, links, strict=True)):
-                now = tuple(link for link in now if link is not None)
-                phases[phase] = now if phase in _CHAINS else now[0]
+            current_links = tuple(link.at(iteration, states, place_of(phase, n, link)) for n, link in enumerate(links))
+            if any(new is not old for new, old in zip(current_links, links, strict=True)):
+                current_links = tuple(link for link in current_links if link is not None)
+                phases[phase] = current_links if phase in _CHAINS else current_links[0]
         return dataclasses.replace(self, **phases) if phases else self
 
     @property
@@ -479,14 +479,14 @@ class Recipe:
             from agentrl_core.update.hooks import HookRunner
 
             between = HookRunner(self, trained, iteration, states, models or {}, group=among)
-        again = {repeat.stage: recipe.losses(repeat.stage) for _, repeat in (between.repeats() if between else ())}
+        repeated = {repeat.stage: recipe.losses(repeat.stage) for _, repeat in (between.repeats() if between else ())}
         return Updates(
             trained,
             recipe.losses(stage),
             shared=recipe.shared,
             seed=seed,
             between=between,
-            stages=again,
+            stages=repeated,
             metrics_of_all=bool(self.controllers),
             draw_losses=self.needs_losses if draw_losses is None else draw_losses,
             group=among,

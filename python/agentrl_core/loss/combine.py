@@ -96,8 +96,8 @@ class Imitation(WeightedLoss):
         elif self.tokens != "all":
             factor = factor * tokens.stream(self.tokens)
         if self.kind != "likelihood":
-            away = tokens.log_ratio_to("reference_logprob").detach().clamp(-5.0, 5.0)
-            growth = 2.0 * away.exp() if self.kind == "chi_squared" else 0.5 * (-0.5 * away).exp()
+            log_ratio = tokens.log_ratio_to("reference_logprob").detach().clamp(-5.0, 5.0)
+            growth = 2.0 * log_ratio.exp() if self.kind == "chi_squared" else 0.5 * (-0.5 * log_ratio).exp()
             factor = factor * growth.clamp(max=10.0)
         if self.mask is not None:
             factor = factor * self.mask(tokens, torch.zeros_like(tokens.logprob), OPEN)[0]
@@ -153,8 +153,10 @@ class Sum(Loss):
             nested = isinstance(self.first, Sum) or isinstance(self.second, Sum)
             remedy = "a Sum as a term takes no rows of its own; leave first_where and second_where None"
             self.require(not nested, "first_where", remedy)
-            both = self.first.of_steps == self.second.of_steps
-            self.require(both, "second", "give two losses with a row for each token, or two with a row for each step")
+            same_rows = self.first.of_steps == self.second.of_steps
+            self.require(
+                same_rows, "second", "give two losses with a row for each token, or two with a row for each step"
+            )
         else:
             for name in ("first", "second"):
                 inner = getattr(self, name)

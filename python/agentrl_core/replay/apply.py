@@ -77,9 +77,9 @@ def _moved(draws: Draws, rows: NDArray[np.int64], groups: int) -> Draws:
     """Renumber draws that joined one group: row numbers of the group become row numbers of the batch."""
     replaces = np.where(draws.replaces >= 0, rows[np.maximum(draws.replaces, 0)], -1)
     ids = draws.trajectory_ids
-    again = np.where(ids < 0, -1 - rows[np.maximum(-1 - ids, 0)], ids)
+    trajectory_ids = np.where(ids < 0, -1 - rows[np.maximum(-1 - ids, 0)], ids)
     columns = {each.name: getattr(draws, each.name) for each in fields(draws)}
-    changes = {"trajectory_ids": again, "replaces": replaces, "new_group": draws.new_group + np.int32(groups)}
+    changes = {"trajectory_ids": trajectory_ids, "replaces": replaces, "new_group": draws.new_group + np.int32(groups)}
     return Draws(**columns | changes)
 
 

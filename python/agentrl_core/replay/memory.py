@@ -95,25 +95,29 @@ class Memory(Stateful):
 
     def next(self, state: State, closed: IterationRecord) -> State:
         """Return the rows after an iteration."""
-        remembered = self._used(MemoryRows.from_state(state, self.kept_columns), closed)
+        remembered_rows = self._used(MemoryRows.from_state(state, self.kept_columns), closed)
         fresh = self._finished_rows(closed)
-        fresh = replace(fresh, priority=self._priorities(fresh, closed, float(remembered.priority.max(initial=1.0))))
-        remembered = remembered.plus(fresh.take(~np.isin(fresh.trajectory_id, remembered.trajectory_id)))
+        fresh = replace(
+            fresh, priority=self._priorities(fresh, closed, float(remembered_rows.priority.max(initial=1.0)))
+        )
+        remembered_rows = remembered_rows.plus(fresh.take(~np.isin(fresh.trajectory_id, remembered_rows.trajectory_id)))
         if self.max_age is not None:
-            remembered = remembered.take(remembered.iteration > closed.iteration - self.max_age)
+            remembered_rows = remembered_rows.take(remembered_rows.iteration > closed.iteration - self.max_age)
         if self.per_task is not None:
-            remembered = remembered.take(self._newest(remembered, remembered.task, self.per_task))
+            remembered_rows = remembered_rows.take(self._newest(remembered_rows, remembered_rows.task, self.per_task))
         if self.capacity is not None:
-            remembered = remembered.take(self._newest(remembered, np.zeros(len(remembered), np.int64), self.capacity))
-        return remembered.to_state()
+            remembered_rows = remembered_rows.take(
+                self._newest(remembered_rows, np.zeros(len(remembered_rows), np.int64), self.capacity)
+            )
+        return remembered_rows.to_state()
 
     def drawable(self, state: State, iteration: int, versions: int | None = None) -> MemoryRows:
         """Return the rows that an iteration may draw; `versions` is the newest policy version."""
-        remembered = MemoryRows.from_state(state, self.kept_columns)
-        fits = remembered.iteration <= iteration - self.min_age
+        remembered_rows = MemoryRows.from_state(state, self.kept_columns)
+        fits = remembered_rows.iteration <= iteration - self.min_age
         if self.max_versions is not None and versions is not None:
-            fits &= (remembered.version >= 0) & (remembered.version >= versions - self.max_versions)
-        return remembered.take(fits)
+            fits &= (remembered_rows.version >= 0) & (remembered_rows.version >= versions - self.max_versions)
+        return remembered_rows.take(fits)
 
     def draw(self, kept: MemoryRows, count: int, key: int) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
         """Sample `count` trajectories or whole groups and return their rows, with probabilities if drawn uniformly.
@@ -128,10 +132,10 @@ class Memory(Stateful):
         chance = np.full(len(order), min(1.0, count / len(first))) if self.order == "uniform" else None
         place = np.full(len(first), -1, np.int64)
         place[order] = np.arange(len(order))
-        places = place[units]
-        rows = np.flatnonzero(places >= 0)
-        rows = rows[np.argsort(places[rows], kind="stable")]
-        return rows, None if chance is None else chance[places[rows]]
+        row_places = place[units]
+        rows = np.flatnonzero(row_places >= 0)
+        rows = rows[np.argsort(row_places[rows], kind="stable")]
+        return rows, None if chance is None else chance[row_places[rows]]
 
     def units(self, kept: MemoryRows) -> NDArray[np.int64]:
         """Number what is drawn as a whole (trajectories or groups), by first appearance."""
@@ -191,15 +195,15 @@ class Memory(Stateful):
     def _used(self, kept: MemoryRows, closed: IterationRecord) -> MemoryRows:
         """Update uses and priorities of rows that the iteration drew again."""
         drawn_ids, counts = np.unique(closed.batch.column("trajectory_id", "draw"), return_counts=True)
-        again = np.isin(kept.trajectory_id, drawn_ids)
+        drawn_again = np.isin(kept.trajectory_id, drawn_ids)
         uses = kept.uses.copy()
-        uses[again] += counts[np.searchsorted(drawn_ids, kept.trajectory_id[again])].astype(np.int32)
+        uses[drawn_again] += counts[np.searchsorted(drawn_ids, kept.trajectory_id[drawn_again])].astype(np.int32)
         renewed = self._priorities(kept, closed, np.nan) if self.priority else kept.priority
         return replace(
             kept,
             uses=uses,
-            drawn_last=np.where(again, closed.iteration, kept.drawn_last),
-            priority=np.where(again & np.isfinite(renewed), renewed, kept.priority),
+            drawn_last=np.where(drawn_again, closed.iteration, kept.drawn_last),
+            priority=np.where(drawn_again & np.isfinite(renewed), renewed, kept.priority),
         )
 
     def _newest(self, kept: MemoryRows, within: NDArray[np.int64], count: int) -> NDArray[np.bool_]:

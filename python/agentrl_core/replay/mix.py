@@ -84,16 +84,18 @@ class Mix(Replay):
         count = self._wanted(size)
         if not count:
             return None
-        remembered = self.memory.drawable(state["memory"], _iteration(batch), newest_version(batch))
+        remembered_rows = self.memory.drawable(state["memory"], _iteration(batch), newest_version(batch))
         # Fresh draws do not have the store's ids yet.
         present_ids = np.asarray(group_ids if groups else batch.column("trajectory_id", "draw"))[~_fresh(batch)]
-        remembered = remembered.take(~np.isin(remembered.group_id if groups else remembered.trajectory_id, present_ids))
+        remembered_rows = remembered_rows.take(
+            ~np.isin(remembered_rows.group_id if groups else remembered_rows.trajectory_id, present_ids)
+        )
         if self.joins == "task" and not groups:
-            remembered = remembered.take(np.isin(remembered.task, task_hashes(batch)))
-        rows, probability = self.memory.draw(remembered, count, key)
+            remembered_rows = remembered_rows.take(np.isin(remembered_rows.task, task_hashes(batch)))
+        rows, probability = self.memory.draw(remembered_rows, count, key)
         if not len(rows):
             return None
-        chosen = remembered.take(rows)
+        chosen = remembered_rows.take(rows)
         votes_in: NDArray[np.int64] = np.full(len(rows), Draws.OWN_GROUP, np.int64)
         new_group = np.zeros(len(rows), np.int32)
         if not groups:

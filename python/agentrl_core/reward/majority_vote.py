@@ -139,15 +139,15 @@ def _merged(
     opened = 0
     for row in np.unique(ids, return_index=True)[1].tolist():
         answer, known = texts[row], openers.setdefault(int(groups[row]), [])
-        number = None
+        cluster_number = None
         if answer is not None:
-            number = next((cluster for first, cluster in known if equivalent(answer, first)), None)
-        if number is None:
-            number = opened
+            cluster_number = next((cluster for first, cluster in known if equivalent(answer, first)), None)
+        if cluster_number is None:
+            cluster_number = opened
             opened += 1
             if answer is not None:
-                known.append((answer, number))
-        clusters.append(number)
+                known.append((answer, cluster_number))
+        clusters.append(cluster_number)
     return np.array(clusters, np.uint32)[ids]
 
 

@@ -55,8 +55,8 @@ class DrawLosses:
     def share(self) -> None:
         """Exchange the contributions of all ranks, after the last step."""
         rows = np.concatenate(self._tokens), np.concatenate(self._parts)
-        every = [rows] if self._group is None else gathered_objects(rows, self._group)
-        self._tokens, self._parts = [each for each, _ in every], [each for _, each in every]
+        rows_of_ranks = [rows] if self._group is None else gathered_objects(rows, self._group)
+        self._tokens, self._parts = [each for each, _ in rows_of_ranks], [each for _, each in rows_of_ranks]
         self._shared = True
 
     def means(self) -> NDArray[np.float64]:

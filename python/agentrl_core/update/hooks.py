@@ -205,8 +205,8 @@ class HookRunner:
         """Return the loss at the current values of step controllers; None if unchanged."""
         if not self._followed:
             return None
-        same = (training.model, training.where)
-        return next(each.loss for each in self._now().losses(training.stage) if (each.model, each.where) == same)
+        key = (training.model, training.where)
+        return next(each.loss for each in self._now().losses(training.stage) if (each.model, each.where) == key)
 
     def repeats(self) -> list[tuple[str, RepeatStage]]:
         """Return the hooks that repeat a stage after the updates, with their places."""

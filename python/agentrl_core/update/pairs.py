@@ -41,8 +41,8 @@ def pairs_of(batch: Batch, valid: NDArray[np.bool_], *, preferred: bool = False)
         raise InvalidInputError(
             f"the loss needs pairs, but {name} {known[large[0]]} has {count[large[0]]} draws; {remedy}"
         )
-    both = np.bincount(place, weights=valid, minlength=len(known)) == 2
-    in_pair = both[place] & valid & (ids >= 0)
+    has_two = np.bincount(place, weights=valid, minlength=len(known)) == 2
+    in_pair = has_two[place] & valid & (ids >= 0)
     if preferred and batch.has("advantage", "token"):
         in_pair &= ~_ties(_advantages(batch), np.where(in_pair, place, -1))
     return np.where(in_pair, place, -1)

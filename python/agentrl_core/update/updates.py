@@ -241,9 +241,9 @@ def _dealt(prepared: PreparedBatch, parts: int, seed: int, epoch: int, deal: str
     _, first, place = np.unique(prepared.dealt[draws], return_index=True, return_inverse=True)
     base = np.uint64(_core.rng.structural_seed(seed, epoch))
     chances = _core.rng.uniform(base + draws[first].astype(np.uint64), 0)
-    dealt = np.array_split(np.argsort(chances, kind="stable"), parts)
+    minibatches = np.array_split(np.argsort(chances, kind="stable"), parts)
     if deal == "by_source":  # minibatches differ by at most one draw of each source
         order = np.lexsort((chances, np.asarray(prepared.batch.column("source", "draw"))[draws[first]]))
-        dealt = [order[part::parts] for part in range(parts)]
-    for units in dealt:
+        minibatches = [order[part::parts] for part in range(parts)]
+    for units in minibatches:
         yield draws[np.isin(place, units)]

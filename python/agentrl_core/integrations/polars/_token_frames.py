@@ -137,18 +137,18 @@ def tokens(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.Dat
 
 def _with_steps(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
     """Add step columns to a frame with draw columns; missing values of a shared name are filled from the draw."""
-    twice = _names(tables.draw_columns, "draw_id") & _names(tables.step_columns, "draw_id", "step")
-    frame = _joined(frame.rename({name: f"_{name}" for name in twice}), tables.step_columns, "draw_id", "step")
+    shared_names = _names(tables.draw_columns, "draw_id") & _names(tables.step_columns, "draw_id", "step")
+    frame = _joined(frame.rename({name: f"_{name}" for name in shared_names}), tables.step_columns, "draw_id", "step")
     schema = frame.collect_schema()
     filled = []
-    for name in twice:
+    for name in shared_names:
         of_draw = pl.col(f"_{name}")
         if isinstance(schema[name], pl.List):
             if "tokens" not in schema:
                 continue
             of_draw = of_draw.repeat_by(pl.col("tokens").list.len()).cast(schema[name])
         filled.append(pl.coalesce(name, of_draw).alias(name))
-    return frame.with_columns(*filled).drop(f"_{name}" for name in twice)
+    return frame.with_columns(*filled).drop(f"_{name}" for name in shared_names)
 
 
 def _names(columns: pl.LazyFrame, *keys: str) -> set[str]:

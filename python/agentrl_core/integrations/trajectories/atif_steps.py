@@ -189,8 +189,10 @@ def _is_image(part: object) -> bool:
 
 def _parts(content: Any, urls: Sequence[str]) -> list[Message]:
     """Return a plain content as ATIF parts, with its images as the given URLs."""
-    rest = iter(urls)
-    return [_image(next(rest)) if part == IMAGE else {"type": "text", "text": part["text"]} for part in content]
+    remaining_urls = iter(urls)
+    return [
+        _image(next(remaining_urls)) if part == IMAGE else {"type": "text", "text": part["text"]} for part in content
+    ]
 
 
 def _image(url: str) -> Message:

@@ -194,6 +194,6 @@ def to_chats(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> 
 
 def _for_answers(messages: Sequence[Mapping[str, Any]], rewards: Sequence[float | None]) -> list[float | None]:
     """Return the rewards of all answers, None for answers that were not sampled."""
-    rest = iter(rewards)
+    remaining_rewards = iter(rewards)
     answers = [message for message in messages if message["role"] == "assistant"]
-    return [next(rest, None) if is_trained(message, "a message") else None for message in answers]
+    return [next(remaining_rewards, None) if is_trained(message, "a message") else None for message in answers]

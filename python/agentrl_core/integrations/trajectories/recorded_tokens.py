@@ -121,8 +121,10 @@ def _trained(record: Mapping[str, Any], ids: NDArray[np.int32], where: str) -> N
         masks[_LABELS] = labels != _IGNORED
         if (labels != ids)[masks[_LABELS]].any():
             shifted = masks[_LABELS][:-1] & (labels[:-1] == ids[1:])
-            why = "they are shifted by one" if shifted.sum() >= masks[_LABELS].sum() - 1 else "they are other tokens"
-            raise InvalidInputError(f"{where}: labels differ from input_ids ({why}); give the ids themselves, or -100")
+            reason = "they are shifted by one" if shifted.sum() >= masks[_LABELS].sum() - 1 else "they are other tokens"
+            raise InvalidInputError(
+                f"{where}: labels differ from input_ids ({reason}); give the ids themselves, or -100"
+            )
     for name in _MASKS:
         if record.get(name) is not None:
             mask = _zero_or_one(record[name], where, name)

@@ -158,14 +158,14 @@ class _Session:
         texts: list[str] = []
         thoughts: list[str] = []
         calls: list[Message] = []
-        lost = False
+        is_hidden = False
         for line in lines:
             for block in _blocks(line.entry["message"], line.where):
                 kind = block.get("type")
                 if kind == "thinking" and block.get("thinking"):
                     thoughts.append(block["thinking"])
                 elif kind in ("thinking", "redacted_thinking"):
-                    lost = True
+                    is_hidden = True
                 elif kind == "tool_use":
                     calls.append(call_of(block.get("id"), block.get("name"), block.get("input"), line.where))
                 elif kind == "text" and calls and block.get("text"):
@@ -181,7 +181,7 @@ class _Session:
             mask(answer, reasons, f"{where}: the program wrote it, not the model")
         elif any(line.entry["message"].get("stop_reason") in _CUT for line in lines):
             mask(answer, reasons, f"{where}: it was cut by a limit, so that its end was not sampled")
-        elif lost:
+        elif is_hidden:
             hidden(answer, reasons, where, self.hidden_reasoning, "its reasoning is encrypted or left out")
         return answer
 
@@ -210,7 +210,7 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
         messages, reasons, _ = session.chat(path)
         session.trained.update(keys)
         entry = next(line.entry for line in path if _is_message(line))
-        left_out = [_ABSENT, *(f"{count} of: {what}" for what, count in sorted(session.left_out.items()))]
+        left_out = [_ABSENT, *(f"{count} of: {kind}" for kind, count in sorted(session.left_out.items()))]
         left_out += _others(path)
         chat = {
             "messages": messages,

@@ -295,7 +295,7 @@ def _answers(messages: Sequence[Message]) -> int:
 
 def _chat(history: _History, copied: int, where: str) -> dict[str, Any]:
     """Return the chat of a history; its first `copied` messages are from the previous chat, or a summary."""
-    absent = [_EXACT, *(f"{count} of: {what}" for what, count in sorted(history.left_out.items()))]
+    absent = [_EXACT, *(f"{count} of: {kind}" for kind, count in sorted(history.left_out.items()))]
     chat: dict[str, Any] = {"messages": history.messages, "tools": history.tools, "left_out": absent}
     if history.tokens:
         answers = _answers(history.messages[copied:])
