@@ -57,13 +57,13 @@ def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = F
     loss: Loss = links[0].loss if isinstance(links[0], Train) else links[0]
     changing = next(iter(loss.changing()), None)
     if changing is not None:
-        place, found = changing
+        place, option = changing
         raise RecipeError(
-            f"{name}: loss option {place[1:]!r} is a {type(found).__name__}, but this trainer does not report "
+            f"{name}: loss option {place[1:]!r} is a {type(option).__name__}, but this trainer does not report "
             "iterations; give a constant"
         )
-    given = (*_KNOWN, *columns, *(("weight_entropy",) if entropy else ()))
-    missing = [stream for stream in loss.streams if stream not in given]
+    known_streams = (*_KNOWN, *columns, *(("weight_entropy",) if entropy else ()))
+    missing = [stream for stream in loss.streams if stream not in known_streams]
     missing += [*loss.outputs, *(() if loss.unit in _WHOLE else (f"a whole {loss.unit}",))]
     missing += ["normaliser"] if loss.normaliser is not None else []
     if not missing and not entropy and _reads_entropy(loss):

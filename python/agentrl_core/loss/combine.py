@@ -96,9 +96,9 @@ class Imitation(WeightedLoss):
         elif self.tokens != "all":
             factor = factor * tokens.stream(self.tokens)
         if self.kind != "likelihood":
-            away = tokens.log_ratio_to("reference_logprob").detach().clamp(-5.0, 5.0)
-            grown = 2.0 * away.exp() if self.kind == "chi_squared" else 0.5 * (-0.5 * away).exp()
-            factor = factor * grown.clamp(max=10.0)
+            log_ratio = tokens.log_ratio_to("reference_logprob").detach().clamp(-5.0, 5.0)
+            growth = 2.0 * log_ratio.exp() if self.kind == "chi_squared" else 0.5 * (-0.5 * log_ratio).exp()
+            factor = factor * growth.clamp(max=10.0)
         if self.mask is not None:
             factor = factor * self.mask(tokens, torch.zeros_like(tokens.logprob), OPEN)[0]
         return -(factor * tokens.logprob).sum(), metric_sums(tokens, nll=-tokens.logprob, entropy=tokens.entropy)
@@ -143,18 +143,20 @@ class Sum(Loss):
 
     def check_options(self) -> None:
         """Require equal denominators if both terms read all rows; refuse nested sums with separate rows."""
-        mine, other = (
+        first, second = (
             (loss.denominator, loss.denominator_constant, loss.normaliser, loss.equal_groups)
             for loss in (self.first, self.second)
         )
-        remedy = f"give it the denominator of the first, {mine}, or rows of its own (second_where)"
-        self.require(self.own_rows or mine == other, "second", remedy)
+        remedy = f"give it the denominator of the first, {first}, or rows of its own (second_where)"
+        self.require(self.own_rows or first == second, "second", remedy)
         if self.own_rows:
             nested = isinstance(self.first, Sum) or isinstance(self.second, Sum)
             remedy = "a Sum as a term takes no rows of its own; leave first_where and second_where None"
             self.require(not nested, "first_where", remedy)
-            both = self.first.of_steps == self.second.of_steps
-            self.require(both, "second", "give two losses with a row for each token, or two with a row for each step")
+            same_rows = self.first.of_steps == self.second.of_steps
+            self.require(
+                same_rows, "second", "give two losses with a row for each token, or two with a row for each step"
+            )
         else:
             for name in ("first", "second"):
                 inner = getattr(self, name)
@@ -218,15 +220,15 @@ class Sum(Loss):
         """Return the weighted sum of both losses, and the metrics of both."""
         if not self.own_rows:
             first, metrics = self.first.evaluate(tokens)
-            second, more = self.second.evaluate(tokens)
-            return self.first_coefficient * first + self.second_coefficient * second, {**more, **metrics}
+            second, second_metrics = self.second.evaluate(tokens)
+            return self.first_coefficient * first + self.second_coefficient * second, {**second_metrics, **metrics}
         first, metrics = self.first.evaluate(tokens.of_share(SHARES[0]))
-        second, more = self.second.evaluate(tokens.of_share(SHARES[1]))
-        named = {name: value for name, value in metrics.items() if name in _OF_FIRST or name.startswith("max_")}
-        for term, found in (("first", metrics), ("second", more)):
-            named |= {f"{name}@{term}": value for name, value in found.items() if "@" not in name}
+        second, second_metrics = self.second.evaluate(tokens.of_share(SHARES[1]))
+        named_metrics = {name: value for name, value in metrics.items() if name in _OF_FIRST or name.startswith("max_")}
+        for term, term_metrics in (("first", metrics), ("second", second_metrics)):
+            named_metrics |= {f"{name}@{term}": value for name, value in term_metrics.items() if "@" not in name}
         value = self.first_coefficient * first + self.second_coefficient * second
-        return value, {**metric_sums(tokens, entropy=tokens.entropy), **named}
+        return value, {**metric_sums(tokens, entropy=tokens.entropy), **named_metrics}
 
 
 _OF_FIRST = ("compared", "ratio", "clip_fraction", "approximate_kl")

@@ -91,10 +91,10 @@ class Ratio(ImportanceRatio):
             return tokens.log_ratio.clamp(max=self.log_at_most), None
         segments = tokens.items if self.level == "item" else tokens.segments(self.level)
         reduce = segments.mean if self.reduce == "mean" else segments.sum
-        whole = segments.spread(reduce(tokens.log_ratio)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        segment_log_ratio = segments.spread(reduce(tokens.log_ratio)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
         if self.gradient == "token":
-            whole = whole.detach() + tokens.logprob - tokens.logprob.detach()
-        return whole.clamp(max=self.log_at_most), None
+            segment_log_ratio = segment_log_ratio.detach() + tokens.logprob - tokens.logprob.detach()
+        return segment_log_ratio.clamp(max=self.log_at_most), None
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,8 +128,8 @@ class ClipBounds:
 
     def cut_below(self, ratio: Tensor) -> Tensor:
         """Return min(max(r, lower), dual), the ratio clipped for negative advantages."""
-        cut = ratio.clamp(min=self.lower)
-        return cut if self.dual is None else cut.clamp(max=self.dual)
+        clipped = ratio.clamp(min=self.lower)
+        return clipped if self.dual is None else clipped.clamp(max=self.dual)
 
 
 OPEN = ClipBounds()
@@ -226,10 +226,10 @@ class Clip(ClipRange):
         if self.center == "interpolated":
             version = tokens.stream("policy_version")
             staleness = torch.where(version < 0, 0.0, tokens.stream("iteration") - version).clamp(min=1.0)
-            moved = (1.0 - 1.0 / staleness) * (tokens.logprob.detach() - old)
+            log_center = (1.0 - 1.0 / staleness) * (tokens.logprob.detach() - old)
         else:
-            moved = tokens.stream("proximal_logprob") - old
-        return torch.where(tokens.compared, moved, 0.0).clamp(-20.0, 20.0).exp()
+            log_center = tokens.stream("proximal_logprob") - old
+        return torch.where(tokens.compared, log_center, 0.0).clamp(-20.0, 20.0).exp()
 
 
 @dataclass(frozen=True)

@@ -141,14 +141,14 @@ def sharding_groups(parts: Iterable[nn.Module]) -> list[Group]:
     """Return the process groups over which `fully_shard` or FSDP split parts of a model, each once."""
     from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
-    found: list[Group] = []
+    groups: list[Group] = []
     for part in parts:
         if isinstance(part, FullyShardedDataParallel):
-            found += [cast("Any", part).process_group, getattr(part, "_inter_node_pg", None)]
+            groups += [cast("Any", part).process_group, getattr(part, "_inter_node_pg", None)]
         elif isinstance(part, FSDPModule):
             for sharded in part._get_fsdp_state()._fsdp_param_groups:  # noqa: SLF001 - torch has no public way
-                found += sharded.mesh_info.mesh.get_all_groups()
-    return list({id(each): each for each in found if each is not None}.values())
+                groups += sharded.mesh_info.mesh.get_all_groups()
+    return list({id(each): each for each in groups if each is not None}.values())
 
 
 def is_sharded(model: nn.Module) -> bool:

@@ -160,17 +160,17 @@ def warn_of_staleness(recipe: Any) -> None:
 
 def bears_staleness(recipe: Any) -> bool:
     """Return whether a weight or loss of a recipe reads the behaviour policy's log-probs."""
-    seen = {"behaviour_logprob", "policy_version"}
+    names = {"behaviour_logprob", "policy_version"}
     weights = (column.name for link in recipe.chain("weight") for column in link.needs if column.level == "token")
     streams = (stream for training in recipe.losses("update") for stream in training.loss.streams)
-    return not seen.isdisjoint((*weights, *streams))
+    return not names.isdisjoint((*weights, *streams))
 
 
 def _tokens_of(batch: Batch, draws: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return whether each token is trained and belongs to one of the draws."""
     tokens_of_draw = np.diff(batch.offsets("token")[batch.offsets("step")])
-    found: NDArray[np.bool_] = np.repeat(draws, tokens_of_draw) & (np.asarray(batch.column("trainable", "token")) != 0)
-    return found
+    mask: NDArray[np.bool_] = np.repeat(draws, tokens_of_draw) & (np.asarray(batch.column("trainable", "token")) != 0)
+    return mask
 
 
 def _check_compared(use: SamplingUse, batch: Batch, draws: NDArray[np.bool_], trainings: Sequence[Train]) -> None:
