@@ -307,8 +307,8 @@ class Endpoint(Routes):
     async def _close(self, request: Request) -> Response:
         body = await self.body(request)
         _CLOSE(body)
-        given = {name: body[name] for name in END if body.get(name) is not None}
-        self.close(request.path_params["session"], **given)
+        end_fields = {name: body[name] for name in END if body.get(name) is not None}
+        self.close(request.path_params["session"], **end_fields)
         return JSONResponse({"status": "ok"})
 
     async def _traces(self, request: Request) -> Response:

@@ -59,8 +59,8 @@ def _call_form(template: ChatTemplate) -> CallForm | None:
 def _written(template: ChatTemplate, *arguments: dict[str, Any], **more: str) -> str:
     """Return an answer with calls of these arguments as the model writes it; empty if the template refuses it."""
     calls: list[Message] = [
-        {"id": own, "type": "function", "function": {"name": name, "arguments": given}}
-        for own, name, given in zip(_IDS, (NAME, _OTHER), arguments, strict=False)
+        {"id": call_id, "type": "function", "function": {"name": name, "arguments": call_arguments}}
+        for call_id, name, call_arguments in zip(_IDS, (NAME, _OTHER), arguments, strict=False)
     ]
     return template.written({"role": "assistant", "content": "", "tool_calls": calls, **more})
 
@@ -71,7 +71,7 @@ def _as_object(one: str, two: str) -> CallForm | None:
     if found is None:
         return None
     begin, end, value = found
-    keys = [next((key for key, inner in value.items() if inner == wanted), "") for wanted in _parts(value)]
+    keys = [next((key for key, inner in value.items() if inner == part), "") for part in _parts(value)]
     between = ""
     if (first := _object_around(two, two.find(NAME), 0)) and (
         second := _object_around(two, two.find(_OTHER), first[1])
@@ -81,8 +81,8 @@ def _as_object(one: str, two: str) -> CallForm | None:
 
 
 def _parts(value: dict[str, Any]) -> tuple[object, object]:
-    given: dict[str, Any] = {_FIRST: _TEXT, _SECOND: _NUMBER}
-    return NAME, given if given in value.values() else {}
+    both_arguments: dict[str, Any] = {_FIRST: _TEXT, _SECOND: _NUMBER}
+    return NAME, both_arguments if both_arguments in value.values() else {}
 
 
 def _object_around(text: str, name: int, start: int) -> tuple[int, int, dict[str, Any]] | None:
@@ -138,8 +138,8 @@ def _as_pairs(template: ChatTemplate, one: str, two: str) -> CallForm | None:
     first, other = two.find(_TEXT), two.rfind(_OTHER, 0, max(two.rfind(_FIRST), 0))
     if 0 <= first < other:
         between = two[first + len(_TEXT) : other].removeprefix(quote)
-    bare, pair = _written(template, {}), _written(template, {}, {})
-    empty = bare[bare.rfind(NAME) + len(NAME) :] if NAME in bare else ""
+    single, pair = _written(template, {}), _written(template, {}, {})
+    empty = single[single.rfind(NAME) + len(NAME) :] if NAME in single else ""
     empty_between = pair[pair.rfind(NAME) + len(NAME) : pair.find(_OTHER)] if _OTHER in pair else ""
     return CallForm(
         "pairs",
@@ -156,6 +156,6 @@ def _as_pairs(template: ChatTemplate, one: str, two: str) -> CallForm | None:
 
 def _wild(piece: str) -> str:
     """Return a piece of a form with wildcards for the names and ids of calls."""
-    for own in _IDS:
-        piece = piece.replace(own, ANY_ID)
+    for call_id in _IDS:
+        piece = piece.replace(call_id, ANY_ID)
     return piece.replace(_OTHER, ANY_NAME).replace(NAME, ANY_NAME)

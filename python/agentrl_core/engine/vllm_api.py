@@ -114,8 +114,8 @@ class VllmApi:
         """
         likeliest = vllm_output.columns(request, entropies=entropies)
         # One more, since the sampled token is always among them; none if no others are needed.
-        wanted = likeliest + 1 if likeliest else 0
-        params = vllm_output.params(request, wanted)
+        logprob_count = likeliest + 1 if likeliest else 0
+        params = vllm_output.params(request, logprob_count)
         body = {"request_id": name, "token_ids": request.tokens.tolist(), "sampling_params": params}
         if self._images is not None:
             params["logit_bias"] = dict.fromkeys(self._images.placeholders, vllm_output.LEAST_BIAS)
@@ -290,13 +290,13 @@ class VllmApi:
         if text is None:
             return None
         try:
-            found: NDArray[Any] = np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
+            array: NDArray[Any] = np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
         except ValueError as error:
             raise EngineError(
                 f"VllmServer: {self.url} returned routed_experts that are not a NumPy array ({error}); use vLLM 0.32 "
                 "or later, or start it without --enable-return-routed-experts"
             ) from error
-        return found
+        return array
 
     def _version(self, reported: list[str]) -> int:
         versions = set(reported)

@@ -254,23 +254,23 @@ class VllmServer:
                 shutil.rmtree(unfinished, ignore_errors=True)
             self._folder.mkdir(parents=True, exist_ok=True)
             path, before = (self._folder / f"version-{number}" for number in (version, self.policy_version))
-            base, used = None, self._base
+            base, old_base = None, self._base
             if can_send_adapter(weights, self._wait(self._largest_rank())):
                 base = self._base_of(weights, version)
                 check_weights(weights, None, "adapter")
                 self._write(path, lambda part: write_adapter(part, weights))
             else:
                 check_weights(weights, None)
-                owner, loaded = self._model_of(weights), weights_to_load(weights, None)
-                self._write(path, lambda part: write_checkpoint(part, owner, loaded, self.chat.tokenizer))
+                owner, named_weights = self._model_of(weights), weights_to_load(weights, None)
+                self._write(path, lambda part: write_checkpoint(part, owner, named_weights, self.chat.tokenizer))
             try:
                 failures = self._wait(self._replace(str(path), version, None if base is None else str(base[1])))
             except AgentRLError:
-                if base is not None and base != used:
+                if base is not None and base != old_base:
                     shutil.rmtree(base[1], ignore_errors=True)
                 raise
             self._base = base
-        for old, new in ((before, path), (used and used[1], base and base[1])):
+        for old, new in ((before, path), (old_base and old_base[1], base and base[1])):
             if old is not None and old != new:
                 shutil.rmtree(old, ignore_errors=True)
         for failure in failures:
@@ -316,8 +316,8 @@ class VllmServer:
             return self._base
         path = cast("Path", self._folder) / f"base-{version}-{uuid.uuid4().hex[:8]}"
         check_weights(weights, None, "base")
-        loaded = weights_to_load(weights, None, "base")
-        self._write(path, lambda part: write_checkpoint(part, weights.model, loaded, self.chat.tokenizer))
+        named_weights = weights_to_load(weights, None, "base")
+        self._write(path, lambda part: write_checkpoint(part, weights.model, named_weights, self.chat.tokenizer))
         return stamp, path
 
     def _model_of(self, weights: PolicyWeights) -> Any:

@@ -408,10 +408,10 @@ def _broken(error: BaseException) -> Exception:
 
 async def _wait_for_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Wait until another event loop has run its ready tasks, and a short time longer."""
-    passed: Future[None] = Future()
+    elapsed: Future[None] = Future()
     with suppress(RuntimeError):  # it is closed
-        loop.call_soon_threadsafe(loop.call_later, _TOGETHER_SECONDS, passed.set_result, None)
-        await asyncio.wait({asyncio.wrap_future(passed)}, timeout=_STANDING_SECONDS)
+        loop.call_soon_threadsafe(loop.call_later, _TOGETHER_SECONDS, elapsed.set_result, None)
+        await asyncio.wait({asyncio.wrap_future(elapsed)}, timeout=_STANDING_SECONDS)
 
 
 def _close_aside(loopback: Any) -> None:
@@ -428,9 +428,9 @@ def _stop(loop: asyncio.AbstractEventLoop) -> None:
 def _turn(loop: asyncio.AbstractEventLoop) -> None:
     """Run an event loop until it is stopped, then cancel its tasks."""
     loop.run_forever()
-    left = asyncio.all_tasks(loop)
-    for task in left:
+    unfinished = asyncio.all_tasks(loop)
+    for task in unfinished:
         task.cancel()
-    if left:
-        loop.run_until_complete(asyncio.wait(left))
+    if unfinished:
+        loop.run_until_complete(asyncio.wait(unfinished))
     loop.close()

@@ -31,12 +31,12 @@ class GameFiles:
     """
 
     def __init__(self, files: Files | Mapping[Split, Files]) -> None:
-        given = cast(Mapping[str, Files], files) if isinstance(files, Mapping) else {"train": files}
-        if not given or any(split not in _SPLITS for split in given):
+        paths = cast(Mapping[str, Files], files) if isinstance(files, Mapping) else {"train": files}
+        if not paths or any(split not in _SPLITS for split in paths):
             raise InvalidInputError(
                 f"TextWorld: files is {files!r:.80}; give a path, or a table with a path for train and one for held_out"
             )
-        self._games = {split: _games(Path(path).absolute()) for split, path in given.items()}
+        self._games = {split: _games(Path(path).absolute()) for split, path in paths.items()}
 
     def tasks(self, count: int, split: Split, start: int) -> list[Task]:
         """Return tasks for games `start` to `start + count` of a split, in the order of their names.

@@ -166,9 +166,11 @@ class ReasoningGym:
         per_family = -(-held_out // len(settings))
         held_out_streams, train_streams = [], []
         for name, options in settings.items():
-            held = _Stream(name, _dataset(name, options, self._first_seed("held_out")), "held_out", frozenset())
-            questions = frozenset(held[i].question for i in range(per_family))
-            held_out_streams.append(held)
+            held_out_stream = _Stream(
+                name, _dataset(name, options, self._first_seed("held_out")), "held_out", frozenset()
+            )
+            questions = frozenset(held_out_stream[i].question for i in range(per_family))
+            held_out_streams.append(held_out_stream)
             train_streams.append(_Stream(name, _dataset(name, options, self._first_seed("train")), "train", questions))
         self._streams = {"train": train_streams, "held_out": held_out_streams}
 

@@ -52,13 +52,13 @@ class SingleAgentEpisode:
         unknown = [agent for agent in (*moves, *outcomes) if agent not in self._agents]
         silent = [agent for agent in moves if agent not in outcomes]
         if unknown or silent:
-            found = (
+            problem = (
                 f"has agent {unknown[0]!r}, which is not in observations"
                 if unknown
                 else f"has no result for agent {silent[0]!r}"
             )
             raise InvalidInputError(
-                f"the joint step {found}; give an env.StepResult for each agent that acts, and for no other"
+                f"the joint step {problem}; give an env.StepResult for each agent that acts, and for no other"
             )
         for outcome in outcomes.values():
             if not isinstance(outcome, StepResult):

@@ -240,13 +240,22 @@ class TextWorld:
 
 class _TextWorldGame:
     def __init__(self, path: Path, *, show_commands: bool) -> None:
-        wanted = ["admissible_commands", "description", "inventory", "max_score", "objective", "score", "won", "lost"]
+        requested = [
+            "admissible_commands",
+            "description",
+            "inventory",
+            "max_score",
+            "objective",
+            "score",
+            "won",
+            "lost",
+        ]
         if path.suffix == PDDL:  # its state has no descriptions
-            wanted.append("facts")
+            requested.append("facts")
         textworld = _textworld()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the interpreter warns that it supports other games better
-            infos = textworld.EnvInfos(**dict.fromkeys(wanted, True))
+            infos = textworld.EnvInfos(**dict.fromkeys(requested, True))
             wrappers = [_names_of_alfworld()] if path.suffix == PDDL else []
             self._environment = textworld.start(str(path), infos, wrappers)
         self._environment.seed(0)

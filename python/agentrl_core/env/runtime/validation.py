@@ -114,8 +114,8 @@ class EnvironmentChecks:
                 self.fail(f"step gave no result for agent {agent!r}, which acted", remedy)
         over = not joint.turn_of
         state = None if over else self.state(state)
-        seen = {agent: None if state is None else agent_state_key(agent, state) for agent in joint.of}
-        answers = {agent: self.answer(outcome, seen[agent], waits=True) for agent, outcome in joint.of.items()}
+        state_keys = {agent: None if state is None else agent_state_key(agent, state) for agent in joint.of}
+        answers = {agent: self.answer(outcome, state_keys[agent], waits=True) for agent, outcome in joint.of.items()}
         return JointStep(answers, joint.turn_of, state)
 
     def answer(self, outcome: Any, state: object, *, waits: bool = False) -> StepRecord:
@@ -247,11 +247,11 @@ class EnvironmentChecks:
         """Check the tokens of a message of role `prompt`."""
         if tokens is None:
             return
-        whole = isinstance(tokens, (list, tuple)) and all(
+        valid = isinstance(tokens, (list, tuple)) and all(
             not isinstance(token, bool) and isinstance(token, Integral) and 0 <= int(token) <= _LARGEST_TOKEN
             for token in tokens
         )
-        if not whole or not tokens:
+        if not valid or not tokens:
             self.fail(f"{name} has the tokens {shown(tokens)}", "give a list of token ids, at least one")
 
     def _verdict(self, value: object, name: str) -> bool:
