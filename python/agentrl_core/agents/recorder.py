@@ -331,12 +331,16 @@ class SessionRecorder:
             self.iteration += 1
         return batch
 
-    def _exclude(self, one: Excluded) -> None:
+    def _exclude(self, exclusion: Excluded) -> None:
         """Move a session to `excluded`, and log it."""
-        _log.error("session %s cannot become rows and is left out of the batch: %s", one.recorded.session, one.reason)
-        self._write(one.recorded.session, "exclude", {"reason": one.reason})
-        self.excluded.append(one)
-        del self.sessions[one.recorded.session]
+        _log.error(
+            "session %s cannot become rows and is left out of the batch: %s",
+            exclusion.recorded.session,
+            exclusion.reason,
+        )
+        self._write(exclusion.recorded.session, "exclude", {"reason": exclusion.reason})
+        self.excluded.append(exclusion)
+        del self.sessions[exclusion.recorded.session]
 
     def _state(self) -> Json:
         """Return the run's state to save with a closed iteration."""

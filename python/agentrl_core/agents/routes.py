@@ -138,7 +138,7 @@ class Routes(ABC):
 
     def routes(self) -> list[Route]:
         """Return the routes of all dialects, each with and without a session's name as prefix."""
-        doors = {
+        dialects = {
             "/chat/completions": (chat, "chat"),
             "/completions": (completions, "completions"),
             "/responses": (responses, "responses"),
@@ -147,7 +147,7 @@ class Routes(ABC):
         routes = [
             Route(f"{prefix}/v1{path}", self._door(dialect, name), methods=["POST"])
             for prefix in ("", "/s/{session}")
-            for path, (dialect, name) in doors.items()
+            for path, (dialect, name) in dialects.items()
         ]
         for prefix in ("", "/s/{session}"):
             routes.append(Route(f"{prefix}/v1/messages/count_tokens", self._counter(), methods=["POST"]))

@@ -552,10 +552,10 @@ def _patterns(tokenizer: Any) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Return patterns of all special tokens, and of those at which a text can be cut before tokenisation."""
     added = list(tokenizer.added_tokens_decoder.values())
     special = {str(token) for token in added} | set(tokenizer.all_special_tokens)
-    apart = {str(token) for token in added if not (token.lstrip or token.normalized or token.single_word)}
+    separable = {str(token) for token in added if not (token.lstrip or token.normalized or token.single_word)}
 
     def pattern(tokens: set[str]) -> re.Pattern[str]:
         longest = sorted(tokens, key=lambda token: (-len(token), token))
         return re.compile("|".join(map(re.escape, longest)) or r"(?!)")
 
-    return pattern(special), pattern(apart)
+    return pattern(special), pattern(separable)

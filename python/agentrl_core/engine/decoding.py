@@ -130,11 +130,11 @@ class KVCache(Cache):
         if count == 0:
             self._keys, self._values = [], []
         elif len(holes):
-            to, source = torch.from_numpy(holes).to(self._device), torch.from_numpy(movers).to(self._device)
+            target, source = torch.from_numpy(holes).to(self._device), torch.from_numpy(movers).to(self._device)
             longest = int(self.lengths[movers].max())
             for store in (self._keys, self._values):
                 for layer in store:
-                    layer[to, :, :longest] = layer[source, :, :longest]
+                    layer[target, :, :longest] = layer[source, :, :longest]
         self.lengths = self.lengths[order]
         self._set_rows()
         return order
@@ -215,11 +215,11 @@ class KVCache(Cache):
         room = self._keys[0].shape  # that of all layers
         if rows <= room[0] and positions <= room[2]:
             return
-        more = room[0] if rows <= room[0] else max(rows, int(_MORE_ROWS * room[0]))
-        longer = room[2] if positions <= room[2] else positions + _GROWTH
+        new_rows = room[0] if rows <= room[0] else max(rows, int(_MORE_ROWS * room[0]))
+        new_positions = room[2] if positions <= room[2] else positions + _GROWTH
         for store in (self._keys, self._values):
             for layer, old in enumerate(store):
-                store[layer] = _room(old, more, longer)
+                store[layer] = _room(old, new_rows, new_positions)
                 store[layer][:filled, :, : room[2]] = old[:filled]
 
     def _set_rows(self) -> None:
@@ -434,8 +434,8 @@ class Decoder:
         steps = self.steps
         if rows <= len(steps) and room == steps.shape[1]:
             return
-        more = len(steps) if rows <= len(steps) else max(rows, len(steps) * 3 // 2)
-        self.steps = np.empty((more, room), steps.dtype)
+        new_rows = len(steps) if rows <= len(steps) else max(rows, len(steps) * 3 // 2)
+        self.steps = np.empty((new_rows, room), steps.dtype)
         self.steps[: len(steps), : steps.shape[1]] = steps
 
 

@@ -263,16 +263,19 @@ def _one(computed: ImageFeatures, place: int) -> ImageFeatures:
     )
 
 
-def _joined(each: Sequence[ImageFeatures]) -> ImageFeatures:
+def _joined(per_image: Sequence[ImageFeatures]) -> ImageFeatures:
     return replace(
-        each[0],
-        pooled=tuple(one.pooled[0] for one in each),
+        per_image[0],
+        pooled=tuple(image_features.pooled[0] for image_features in per_image),
         deepstack=tuple(
-            tuple(layer[0] for layer in layers) for layers in zip(*(one.deepstack for one in each), strict=True)
+            tuple(layer[0] for layer in layers)
+            for layers in zip(*(image_features.deepstack for image_features in per_image), strict=True)
         ),
-        grids=None if each[0].grids is None else tuple(one.grids[0] for one in each if one.grids is not None),
+        grids=None
+        if per_image[0].grids is None
+        else tuple(image_features.grids[0] for image_features in per_image if image_features.grids is not None),
     )
 
 
-def _bytes(one: ImageFeatures) -> int:
-    return sum(each.nbytes for each in (one.pooled[0], *(layer[0] for layer in one.deepstack)))
+def _bytes(image_features: ImageFeatures) -> int:
+    return sum(each.nbytes for each in (image_features.pooled[0], *(layer[0] for layer in image_features.deepstack)))

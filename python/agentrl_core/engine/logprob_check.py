@@ -173,8 +173,8 @@ class _ScoredSegment:
     def differences(self, sampling: Sampling) -> NDArray[np.float64]:
         """Return d_t of each token, if the model's logits are processed with this sampling."""
         logprobs = processed_logprobs(self.logits, sampling).gather(-1, self.tokens[:, None])[:, 0]
-        apart: NDArray[np.float64] = np.abs(logprobs.double().cpu().numpy() - self.segment.logprobs)
-        return np.minimum(np.nan_to_num(apart, nan=np.inf), 1e9)  # a token that should never have been drawn
+        differences: NDArray[np.float64] = np.abs(logprobs.double().cpu().numpy() - self.segment.logprobs)
+        return np.minimum(np.nan_to_num(differences, nan=np.inf), 1e9)  # a token that should never have been drawn
 
 
 def context_tokens(engine: Engine, model: PreTrainedModel) -> int | None:
@@ -248,7 +248,7 @@ def _cause(
 
 
 def _largest(scored: list[_ScoredSegment], sampling: Sampling) -> float:
-    return max(float(one.differences(sampling).max()) for one in scored)
+    return max(float(segment.differences(sampling).max()) for segment in scored)
 
 
 def _fitted(scored: list[_ScoredSegment], sampling: Sampling) -> float:

@@ -189,9 +189,9 @@ class PolicyWeights:
 
     def _broadcast(self, own: tuple[Part | None, str | None] | None) -> tuple[Part | None, str | None]:
         """Return the part that rank 0 reads next, or None and its error if it ended; rank 0 sends `own`."""
-        parcel: list[Any] = [own if self._is_rank_0 else None]
-        torch.distributed.broadcast_object_list(parcel, src=0)
-        return cast("tuple[Part | None, str | None]", parcel[0])
+        payload: list[Any] = [own if self._is_rank_0 else None]
+        torch.distributed.broadcast_object_list(payload, src=0)
+        return cast("tuple[Part | None, str | None]", payload[0])
 
     def _read(self, part: Part) -> Iterator[tuple[str, Tensor]]:
         unit: nn.Module | None = None

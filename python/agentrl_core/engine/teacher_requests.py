@@ -76,8 +76,8 @@ def _requests(pack: Pack) -> tuple[list[Tokens], list[Tokens], list[Tokens]]:
     prompts, rows, places = [], [], []
     for one in np.unique(sequence[follows]).tolist():
         covered = np.flatnonzero(follows & (sequence == one))
-        more = appended[one : one + 1][appended[one : one + 1] >= 0]
-        prompts.append(np.concatenate([tokens[bounds[one] : bounds[one + 1]], more]))
+        last_token = appended[one : one + 1][appended[one : one + 1] >= 0]
+        prompts.append(np.concatenate([tokens[bounds[one] : bounds[one + 1]], last_token]))
         rows.append(covered)
         places.append(source[covered] + 1 - bounds[one])
     for pair in np.flatnonzero(~follows).tolist():

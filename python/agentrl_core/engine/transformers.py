@@ -164,10 +164,10 @@ class Transformers(ContinuousBatching):
     def _begin(self, newcomers: Mapping[int, Request]) -> dict[int, Segment | AgentRLError]:
         refused = {} if self._images is None else self._images.refused(newcomers)
         accepted = {number: request for number, request in newcomers.items() if number not in refused}
-        apart = [{number: request} for number, request in accepted.items()] if self.batch_invariant else [accepted]
+        per_batch = [{number: request} for number, request in accepted.items()] if self.batch_invariant else [accepted]
         batches = [
             RunningBatch(self.model, requests, self._windows, self._kept, self._images, self._never, self._routes)
-            for requests in apart
+            for requests in per_batch
             if requests
         ]
         ended = refused | self._of_each(batches)

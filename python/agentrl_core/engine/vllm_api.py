@@ -81,8 +81,8 @@ class VllmApi:
         # several tokens: the embedding of the padding token is often zero, so that after it alone all tokens are
         # equally likely and top_k=1 keeps several.
         params = {"max_tokens": 1, "top_k": 1, "logprobs": 2, "temperature": 1.0, "ignore_eos": True, "seed": 0}
-        never = () if self._images is None else self._images.placeholders
-        probe = [token for token in range(_PROBE + len(never)) if token not in never][:_PROBE]
+        placeholders = () if self._images is None else self._images.placeholders
+        probe = [token for token in range(_PROBE + len(placeholders)) if token not in placeholders][:_PROBE]
         body = {"token_ids": probe, "sampling_params": params | {"detokenize": False}}
         try:
             models = await self._answer("GET", "/v1/models", None)
@@ -222,13 +222,13 @@ class VllmApi:
         before, mark = self.version, self._mark(self.version)
         await self._start_change()
         answer = await self._post("/collective_rpc", {"method": "load_policy", "args": [folder]})
-        wrong = {reason for reason in answer["results"] if reason}
-        if wrong:
+        reasons = {reason for reason in answer["results"] if reason}
+        if reasons:
             if all(answer["results"]) and before >= 0:  # no worker changed anything
                 await self._post("/update_weight_version", {"new_version": mark})
                 self.version = before
             raise InvalidInputError(
-                f"update_weights: {self.url} {' and '.join(sorted(wrong))}; "
+                f"update_weights: {self.url} {' and '.join(sorted(reasons))}; "
                 f"give a folder= that trainer and servers share"
             )
         self._adapter = None  # vLLM has dropped it

@@ -307,20 +307,20 @@ class AgentEpisode:
             self._receive(self._events.get_nowait())
         if self._end:
             return self._ended()
-        besides: list[Context] = []
+        parallel_requests: list[Context] = []
         if not self._order:
             # The order of simultaneous requests is random.
             for call in sorted(self._unreported, key=lambda call: (call.state, call.conversation)):
                 self._report(call)
-                besides.append(self._context(call, beside=True))
+                parallel_requests.append(self._context(call, beside=True))
             self._unreported = []
         first = self._current_call
         return StepResult(
             self.observation,
             context=self._context(first),
-            parallel_requests=besides
+            parallel_requests=parallel_requests
             if has_unanswered
-            else [each for each in besides if each.conversation != self._lanes[first.conversation]],
+            else [each for each in parallel_requests if each.conversation != self._lanes[first.conversation]],
         )
 
     async def _wait_for_calls(self) -> None:

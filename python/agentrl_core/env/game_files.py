@@ -70,10 +70,10 @@ def _games(path: Path) -> list[tuple[str, Path]]:
         raise InvalidInputError(
             f"TextWorld: files={str(path)!r} is neither a game (.z8 or {PDDL}) nor a folder; give one of these"
         )
-    lonely = next((each for each in found if each.suffix != PDDL and not each.with_suffix(".json").is_file()), None)
-    if lonely is not None:
+    game = next((each for each in found if each.suffix != PDDL and not each.with_suffix(".json").is_file()), None)
+    if game is not None:
         raise InvalidInputError(
-            f"TextWorld: files: {str(lonely)!r} has no {lonely.with_suffix('.json').name} beside it; copy that file "
+            f"TextWorld: files: {str(game)!r} has no {game.with_suffix('.json').name} beside it; copy that file "
             "too, as it has the game's goal and score"
         )
     base = path if path.is_dir() else path.parent

@@ -276,11 +276,11 @@ class _Checker:
             self._close(episode, record.task)
 
     def _again(self, episode: Any, record: EpisodeLog, start: int = 0) -> EpisodeLog:
-        again = EpisodeLog(record.task, episode.observation, keys=[episode.state_key()])
+        replayed = EpisodeLog(record.task, episode.observation, keys=[episode.state_key()])
         for action in record.actions[start:]:
-            again.outcomes.append(self.settled(episode.step(action)))
-            again.keys.append(episode.state_key())
-        return again
+            replayed.outcomes.append(self.settled(episode.step(action)))
+            replayed.keys.append(episode.state_key())
+        return replayed
 
     def _side_by_side(self) -> list[str]:
         """Replay all episodes interleaved, one action of each at a time, and return the differences."""
@@ -288,12 +288,12 @@ class _Checker:
         episodes: list[Any] = []
         try:
             episodes = [self.settled(cast(Any, self.environment).reset(r.task, self.seed)) for r in self.records]
-            again = [
+            replayed = [
                 EpisodeLog(record.task, episode.observation, keys=[episode.state_key()])
                 for record, episode in zip(self.records, episodes, strict=True)
             ]
             for number in range(self.steps):
-                for record, episode, copy in zip(self.records, episodes, again, strict=True):
+                for record, episode, copy in zip(self.records, episodes, replayed, strict=True):
                     if number < len(record.actions):
                         copy.outcomes.append(self.settled(episode.step(record.actions[number])))
                         copy.keys.append(episode.state_key())
@@ -302,7 +302,7 @@ class _Checker:
         finally:
             for record, episode in zip(self.records, episodes, strict=False):
                 self._close(episode, record.task)
-        pairs = zip(self.records, again, strict=True)
+        pairs = zip(self.records, replayed, strict=True)
         return [f"{line}; episodes must share no state" for r, c in pairs for line in violations.of_replay(r, c, how)]
 
     def _in_threads(self) -> list[str]:
@@ -348,14 +348,16 @@ class _Checker:
                 episode: Any = None
                 try:
                     episode = self.settled(restore(record.task, self.seed, record.actions[:start], snapshot))
-                    again = self._again(episode, record, start)
+                    replayed = self._again(episode, record, start)
                 except Exception as error:  # noqa: BLE001 -- see above
                     lines.append(f"task {record.task.task_id!r}, {how}, raises {_named(error)}; {remedy}")
                     continue
                 finally:
                     self._close(episode, record.task)
-                rest = EpisodeLog(record.task, again.first, outcomes=record.outcomes[start:], keys=record.keys[start:])
-                lines += [f"{line}; {remedy}" for line in violations.of_replay(rest, again, how)]
+                rest = EpisodeLog(
+                    record.task, replayed.first, outcomes=record.outcomes[start:], keys=record.keys[start:]
+                )
+                lines += [f"{line}; {remedy}" for line in violations.of_replay(rest, replayed, how)]
         return lines
 
 

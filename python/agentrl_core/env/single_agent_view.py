@@ -67,11 +67,11 @@ class SingleAgentEpisode:
         observations = {
             agent: outcome.observation for agent, outcome in outcomes.items() if outcome.observation is not None
         }
-        paid = [outcome.reward for outcome in outcomes.values() if outcome.reward is not None]
+        rewards = [outcome.reward for outcome in outcomes.values() if outcome.reward is not None]
         facts = [outcome.facts for outcome in outcomes.values() if outcome.facts is not None]
         return StepResult(
             None if over else _merged(observations),
-            reward=sum(paid) if paid else None,
+            reward=sum(rewards) if rewards else None,
             terminated=over,
             facts={name: value for each in facts for name, value in each.items()} or None,
         )

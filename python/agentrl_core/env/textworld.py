@@ -280,11 +280,11 @@ class _TextWorldGame:
 
     def _move(self, text: str, *, refused: bool) -> GameStep:
         score = self._state.score or 0  # which games of ALFWorld do not have before the first command
-        rise, self._score = score - self._score, score
+        gain, self._score = score - self._score, score
         return GameStep(
             self._shown(text),
             score=self._score / (self._state.max_score or 1),
-            reward=float(rise),
+            reward=float(gain),
             terminated=bool(self._state.won or self._state.lost),
             success=bool(self._state.won),
             refused=refused,

@@ -252,10 +252,10 @@ class TokenPath:
             tokens = self._plain_chat.action(content)
             return np.asarray(tokens if ends else tokens[:-1], np.int32)
         numbers = columns.integers(content, "write: content")
-        wrong = numbers[(numbers < 0) | (numbers >= vocabulary_size)]
-        if len(wrong):
+        invalid = numbers[(numbers < 0) | (numbers >= vocabulary_size)]
+        if len(invalid):
             raise InvalidInputError(
-                f"write: content has {wrong[0]}, outside the vocabulary of {vocabulary_size} tokens; give token ids "
+                f"write: content has {invalid[0]}, outside the vocabulary of {vocabulary_size} tokens; give token ids "
                 "below that"
             )
         return numbers.astype(np.int32)

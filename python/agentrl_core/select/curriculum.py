@@ -175,10 +175,10 @@ class Quota(Component):
                 targets[name.strip()] = float(share)
             except ValueError:
                 targets[name.strip()] = math.nan
-        fine = all(math.isfinite(share) and share >= 0 for share in targets.values()) and (
+        is_valid = all(math.isfinite(share) and share >= 0 for share in targets.values()) and (
             not targets or sum(targets.values()) > 0
         )
-        self.require(fine, "targets", "give name=share with commas between, such as math=0.7,code=0.3")
+        self.require(is_valid, "targets", "give name=share with commas between, such as math=0.7,code=0.3")
         return targets
 
     def initial_state(self) -> State:

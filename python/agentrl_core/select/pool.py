@@ -67,8 +67,8 @@ class MixedTasks(Sequence[tuple[str, Task]]):
             raise IndexError(f"row is {row}; give a number from 0 to {self._length - 1}")
         part = bisect.bisect_right(self._begins, row) - 1
         first, names = self._turns[part]
-        number, which = divmod(row - self._begins[part], len(names))
-        name = names[which]
+        number, offset = divmod(row - self._begins[part], len(names))
+        name = names[offset]
         with self._lock:
             return name, self._worlds[name][first + number]
 
@@ -124,9 +124,9 @@ class MixedTasks(Sequence[tuple[str, Task]]):
         merged = np.empty((self._length, *shape), np.result_type(*arrays.values()))
         ends = [*self._begins[1:], self._length]
         for begin, end, (first, names) in zip(self._begins, ends, self._turns, strict=True):
-            for which, world in enumerate(names):
+            for offset, world in enumerate(names):
                 rows = (end - begin) // len(names)
-                merged[begin + which : end : len(names)] = arrays[world][first : first + rows]
+                merged[begin + offset : end : len(names)] = arrays[world][first : first + rows]
         return merged
 
 

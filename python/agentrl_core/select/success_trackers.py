@@ -76,10 +76,10 @@ class Beta(Tracker):
             wrong = values[(values < 0) | (values > 1)][0]
             raise InvalidInputError(f"{self.title()}: a reward is {wrong}; with of='reward' give rewards from 0 to 1")
         successes, failures, last = (grown(state[name], visits.known, 0) for name in ("successes", "failures", "last"))
-        at, gained = visits.places, visits.sums(values)
-        faded = self.decay * self._idle(last[at], visits.iteration)
-        successes[at] = faded * successes[at] + gained
-        failures[at] = faded * failures[at] + visits.counts - gained
+        at, new_successes = visits.places, visits.sums(values)
+        remaining = self.decay * self._idle(last[at], visits.iteration)
+        successes[at] = remaining * successes[at] + new_successes
+        failures[at] = remaining * failures[at] + visits.counts - new_successes
         last[at] = visits.iteration
         return {"successes": successes, "failures": failures, "last": last}
 

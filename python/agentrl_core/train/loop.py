@@ -364,8 +364,8 @@ def _engine(options: TrainOptions, run: Path, policy: PreTrainedModel, tokenizer
             f"replay_routes=True, but no expert router is known for {type(policy).__name__}; omit --replay-routes"
         )
     if options.engine == "vllm":
-        more: dict[str, Any] = {"enable_return_routed_experts": True} if routes else {}
-        return engines.Vllm(str(run / "start"), tokenizer, max_model_len=options.context_tokens, **more)
+        extra_options: dict[str, Any] = {"enable_return_routed_experts": True} if routes else {}
+        return engines.Vllm(str(run / "start"), tokenizer, max_model_len=options.context_tokens, **extra_options)
     # An engine that generates during training needs its own weights.
     return engines.Transformers(policy, tokenizer, copy=options.staleness > 0, routed_experts=routes)
 

@@ -57,13 +57,15 @@ def signs(tables: Tables, iterations: pl.DataFrame, groups: pl.DataFrame) -> lis
         return []
     recent = iterations.sort("iteration").tail(max(1, len(iterations) // 4))
     is_recent = pl.col("iteration").is_in(recent["iteration"].implode())
-    mine = groups.filter(is_recent)
+    recent_groups = groups.filter(is_recent)
     rows: dict[str, Any] = {name: recent[name].mean() for name in recent.columns}
     results = [
         _share("same rewards", rows["same_reward"], 0.5, 0.8, "of the groups teach nothing: all scores alike", "same"),
         _share("tool errors", rows["tool_errors"], 0.1, 0.3, "of the tool calls failed", "tool_errors"),
     ]
-    sums: dict[str, Any] = {name: mine[name].sum() for name in ("turns", "drifted", "members", "truncated", "failed")}
+    sums: dict[str, Any] = {
+        name: recent_groups[name].sum() for name in ("turns", "drifted", "members", "truncated", "failed")
+    }
     turns, members = max(sums["turns"], 1), max(sums["members"], 1)
     results.append(
         _share("drift", sums["drifted"] / turns, 0.01, 0.1, "of the turns were repeated otherwise", "drifted")
@@ -75,7 +77,7 @@ def signs(tables: Tables, iterations: pl.DataFrame, groups: pl.DataFrame) -> lis
         _share("broken", sums["failed"] / members, 0.01, 0.1, "of the rollouts failed or were aborted", "failed")
     )
     results += _others(iterations.sort("iteration"), rows)
-    longest: Any = mine["length"].max()
+    longest: Any = recent_groups["length"].max()
     if longest and rows["length"] is not None:
         empty = 1 - rows["length"] / longest
         results.append(Sign("padding", f"{empty:.0%}", "good", "of a padded batch would be empty; packs have none"))

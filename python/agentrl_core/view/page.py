@@ -107,7 +107,7 @@ class Page:
         recipes, of = recipes_of(store)
         images = PageImages.of(store, tables, chosen, BYTES_OF_A_TOKEN * tokens)
         name = title or Path(store.path).resolve().name
-        about = {
+        metadata = {
             "title": name,
             "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "version": _core.__version__,
@@ -125,7 +125,7 @@ class Page:
         }
         parts = [_data(f"block-{number}", block) for number, block in enumerate(blocks(tables, chosen))]
         parts += [_data(f"image-{digest}", content) for digest, content in images.contents.items()]
-        return cls(_page(name, about, packed(contents), parts))
+        return cls(_page(name, metadata, packed(contents), parts))
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the page to an HTML file atomically.

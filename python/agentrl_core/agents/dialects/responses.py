@@ -110,7 +110,7 @@ def reply(answer: ChatResponse, body: Json, name: str) -> Json:
         name: body.get(name)
         for name in ("instructions", "metadata", "previous_response_id", "temperature", "top_p", "max_output_tokens")
     }
-    into, out = answer.usage.get("prompt_tokens", len(answer.prompt)), len(choice.tokens)
+    input_tokens, output_tokens = answer.usage.get("prompt_tokens", len(answer.prompt)), len(choice.tokens)
     return fields | {
         "id": f"resp_{name}",
         "object": "response",
@@ -124,11 +124,11 @@ def reply(answer: ChatResponse, body: Json, name: str) -> Json:
         "tool_choice": body.get("tool_choice") or "auto",
         "tools": body.get("tools") or [],
         "usage": {
-            "input_tokens": into,
+            "input_tokens": input_tokens,
             "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": out,
+            "output_tokens": output_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": into + out,
+            "total_tokens": input_tokens + output_tokens,
         },
     }
 

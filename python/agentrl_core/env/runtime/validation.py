@@ -146,11 +146,11 @@ class EnvironmentChecks:
         reward, flags = self._reward(outcome.reward), int(flags)
         success = None if outcome.success is None else self._verdict(outcome.success, "success")
         facts = None if outcome.facts is None else self._checked_facts(outcome.facts)
-        context, besides = outcome.context, outcome.parallel_requests
+        context, parallel_requests = outcome.context, outcome.parallel_requests
         if context is not None:
             context = self._context(context, alone=not waits)
-        if besides != ():
-            besides = self.contexts(besides, "StepResult.parallel_requests", alone=not waits)
+        if parallel_requests != ():
+            parallel_requests = self.contexts(parallel_requests, "StepResult.parallel_requests", alone=not waits)
         # Most results are valid as they are, and need no copy.
         if not (
             observation is outcome.observation
@@ -161,10 +161,19 @@ class EnvironmentChecks:
             and success is outcome.success
             and facts is outcome.facts
             and context is outcome.context
-            and besides is outcome.parallel_requests
+            and parallel_requests is outcome.parallel_requests
         ):
             outcome = StepResult(
-                observation, reward, terminated, truncated, flags, success, outcome.info, facts, context, besides
+                observation,
+                reward,
+                terminated,
+                truncated,
+                flags,
+                success,
+                outcome.info,
+                facts,
+                context,
+                parallel_requests,
             )
         return StepRecord(outcome, None if over or (waits and state is None) else self.state(state))
 
@@ -200,15 +209,17 @@ class EnvironmentChecks:
                 "give an env.Context with the number of a conversation, or None",
             )
         tools = self.tools(context.tools)
-        most: Any = context.max_tokens
-        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-            self.fail(f"Context.max_tokens is {shown(most)}", "give a whole number of at least 1, or None")
+        max_tokens: Any = context.max_tokens
+        if max_tokens is not None and (
+            isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1
+        ):
+            self.fail(f"Context.max_tokens is {shown(max_tokens)}", "give a whole number of at least 1, or None")
         options: Any = context.chat_template_kwargs
         if options is not None and not isinstance(options, Mapping):
             self.fail(f"Context.chat_template_kwargs is {shown(options)}", "give options by name, or None")
         replaces_history = self._verdict(context.replaces_history, "context.replaces_history")
         return Context(
-            lane, replaces_history, tools, most, chat_template_kwargs=None if options is None else dict(options)
+            lane, replaces_history, tools, max_tokens, chat_template_kwargs=None if options is None else dict(options)
         )
 
     def fail(self, found: str, remedy: str) -> NoReturn:

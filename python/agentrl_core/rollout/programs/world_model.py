@@ -87,10 +87,10 @@ class WorldModelEnvironment:
         return self._again(task, seed, actions)
 
     async def _again(self, task: Task, seed: int, actions: Sequence[str]) -> WorldModelEpisode:
-        dream = WorldModelEpisode(self, task, seed, [])
+        episode = WorldModelEpisode(self, task, seed, [])
         for action in actions:
-            await dream.step(action)
-        return dream
+            await episode.step(action)
+        return episode
 
 
 class WorldModelEpisode:
