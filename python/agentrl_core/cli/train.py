@@ -35,12 +35,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         if isinstance(option.default, bool):
             command.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=text)
         elif isinstance(option.default, tuple):
-            shown = f"{text} (default: {' '.join(option.default) or 'none'})"
-            command.add_argument(flag, nargs="+", default=argparse.SUPPRESS, help=shown, metavar="NAME")
+            help_text = f"{text} (default: {' '.join(option.default) or 'none'})"
+            command.add_argument(flag, nargs="+", default=argparse.SUPPRESS, help=help_text, metavar="NAME")
         else:
-            shown = f"{text} (default: {option.default!r})"
+            help_text = f"{text} (default: {option.default!r})"
             kind = type(option.default)
-            command.add_argument(flag, type=kind, default=argparse.SUPPRESS, help=shown, metavar=kind.__name__.upper())
+            command.add_argument(
+                flag, type=kind, default=argparse.SUPPRESS, help=help_text, metavar=kind.__name__.upper()
+            )
 
 
 def run(**given: Any) -> int:
@@ -53,9 +55,9 @@ def run(**given: Any) -> int:
     from agentrl_core.train.options import TrainOptions
     from agentrl_core.train.run_files import begun
 
-    chosen = given.pop("recipe")
+    recipe_name = given.pop("recipe")
     before = begun(Path(given.get("run", TrainOptions.run))) if given.get("resume") else None
-    recipe, table = recipe_of(chosen or "grpo") if chosen or before is None else before
+    recipe, table = recipe_of(recipe_name or "grpo") if recipe_name or before is None else before
     if before is not None:
         table = {**before[1], **table}
     values = {**table, **given}

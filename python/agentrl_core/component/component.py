@@ -196,11 +196,11 @@ class Component:
 
     def _variants(self) -> Iterator[Self]:
         """Return the forms to check: both ends of each schedule, and the examples of other changing options."""
-        found = [value for _, value in self.changing()]
-        if not found:
+        changing_options = [value for _, value in self.changing()]
+        if not changing_options:
             return
-        ends = {end for value in found if isinstance(value, Schedule) for end in value.ends} or {0}
-        for number in range(max(1, *(len(value.examples) for value in found))):
+        ends = {end for value in changing_options if isinstance(value, Schedule) for end in value.ends} or {0}
+        for number in range(max(1, *(len(value.examples) for value in changing_options))):
             for iteration in sorted(ends):
                 yield self._with(
                     lambda value, _, iteration=iteration, number=number: (  # type: ignore[misc]
@@ -401,8 +401,8 @@ def find_class(package: str, table: Mapping[str, Any]) -> type[Component]:
     classes = {**exported(_COMMON), **known}
     kind = classes.get(name, Component)
     if kind is Component:
-        own = 'or give your own class with its module: "package.module:Class"'
-        remedy = near_names(name, classes, f"use one of: {', '.join(sorted(known))}; {own}")
+        class_hint = 'or give your own class with its module: "package.module:Class"'
+        remedy = near_names(name, classes, f"use one of: {', '.join(sorted(known))}; {class_hint}")
         raise RecipeError(f"{short}: component {name!r:.200} does not exist; {remedy}")
     return kind
 

@@ -148,9 +148,9 @@ class Scripted:
                 self._delayed.remove(delayed)
         return not delayed.aborted
 
-    def _abort(self, chosen: Callable[[_Delayed], bool]) -> None:
+    def _abort(self, matches: Callable[[_Delayed], bool]) -> None:
         with self._lock:
-            ending = [delayed for delayed in self._delayed if chosen(delayed)]
+            ending = [delayed for delayed in self._delayed if matches(delayed)]
             for delayed in ending:
                 delayed.aborted = True
                 delayed.loop.call_soon_threadsafe(delayed.sleep.cancel)

@@ -272,11 +272,11 @@ class Vllm(ContinuousBatching):
         alone, stamp = can_send_adapter(weights, self._largest_rank), weights.stamp()
         if not alone or stamp != self._base:
             part: Part = "base" if alone else "merged"
-            made = checkpoint_names(
+            named_weights = checkpoint_names(
                 weights.model or self._checkpoint_model, weights_to_load(weights, self._layout, part)
             )
             self._base, self._is_torn = (), True
-            self._llm.collective_rpc(replace_weights, args=(made,))
+            self._llm.collective_rpc(replace_weights, args=(named_weights,))
             self._adapter = None  # vLLM has dropped it
         if alone:
             self._base = stamp
@@ -353,8 +353,10 @@ class Vllm(ContinuousBatching):
         )
         if not isinstance(request, PromptRequest):
             return segment
-        whole = segment.finish_reason != "abort"
-        scores = table_of_prompt(ended.prompt_logprobs, len(request.tokens), request.sampling.top) if whole else None
+        completed = segment.finish_reason != "abort"
+        scores = (
+            table_of_prompt(ended.prompt_logprobs, len(request.tokens), request.sampling.top) if completed else None
+        )
         return ScoredPrompt(**{each.name: getattr(segment, each.name) for each in fields(segment)}, scores=scores)
 
 

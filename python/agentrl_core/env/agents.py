@@ -307,20 +307,20 @@ class AgentEpisode:
             self._receive(self._events.get_nowait())
         if self._end:
             return self._ended()
-        besides: list[Context] = []
+        parallel_requests: list[Context] = []
         if not self._order:
             # The order of simultaneous requests is random.
             for call in sorted(self._unreported, key=lambda call: (call.state, call.conversation)):
                 self._report(call)
-                besides.append(self._context(call, beside=True))
+                parallel_requests.append(self._context(call, beside=True))
             self._unreported = []
         first = self._current_call
         return StepResult(
             self.observation,
             context=self._context(first),
-            parallel_requests=besides
+            parallel_requests=parallel_requests
             if has_unanswered
-            else [each for each in besides if each.conversation != self._lanes[first.conversation]],
+            else [each for each in parallel_requests if each.conversation != self._lanes[first.conversation]],
         )
 
     async def _wait_for_calls(self) -> None:
@@ -408,10 +408,10 @@ def _broken(error: BaseException) -> Exception:
 
 async def _wait_for_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Wait until another event loop has run its ready tasks, and a short time longer."""
-    passed: Future[None] = Future()
+    elapsed: Future[None] = Future()
     with suppress(RuntimeError):  # it is closed
-        loop.call_soon_threadsafe(loop.call_later, _TOGETHER_SECONDS, passed.set_result, None)
-        await asyncio.wait({asyncio.wrap_future(passed)}, timeout=_STANDING_SECONDS)
+        loop.call_soon_threadsafe(loop.call_later, _TOGETHER_SECONDS, elapsed.set_result, None)
+        await asyncio.wait({asyncio.wrap_future(elapsed)}, timeout=_STANDING_SECONDS)
 
 
 def _close_aside(loopback: Any) -> None:
@@ -428,9 +428,9 @@ def _stop(loop: asyncio.AbstractEventLoop) -> None:
 def _turn(loop: asyncio.AbstractEventLoop) -> None:
     """Run an event loop until it is stopped, then cancel its tasks."""
     loop.run_forever()
-    left = asyncio.all_tasks(loop)
-    for task in left:
+    unfinished = asyncio.all_tasks(loop)
+    for task in unfinished:
         task.cancel()
-    if left:
-        loop.run_until_complete(asyncio.wait(left))
+    if unfinished:
+        loop.run_until_complete(asyncio.wait(unfinished))
     loop.close()

@@ -220,10 +220,10 @@ class MiniWoBPage:
         if action.kind == "type":
             self.browser.press(action.text)
         elif action.kind == "key":
-            *held, key = action.text.split("+") if len(action.text) > 1 else [action.text]
-            if (key not in _KEYS and len(key) != 1) or not set(held) <= set(_HELD):
+            *modifiers, key = action.text.split("+") if len(action.text) > 1 else [action.text]
+            if (key not in _KEYS and len(key) != 1) or not set(modifiers) <= set(_HELD):
                 return None, f"There is no key {action.text[:40]!r}. Keys: a character, {', '.join(_KEYS)}."
-            self.browser.press(_key(key), tuple(map(_key, held)))
+            self.browser.press(_key(key), tuple(map(_key, modifiers)))
         else:
             numbers = action.numbers if action.kind == "click" else action.numbers[:-1]
             box = self._box(numbers)

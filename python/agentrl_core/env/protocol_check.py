@@ -178,13 +178,13 @@ class _Checker:
             episode = self.settled(cast(Any, self.environment).reset(task, self.seed))
             if hasattr(episode, "observations"):
                 self.environment, episode = SingleAgentView(self.environment), SingleAgentEpisode(episode)
-            record.first = seen = episode.observation
-            self.problems += violations.of_observation(seen, place)
+            record.first = observation = episode.observation
+            self.problems += violations.of_observation(observation, place)
             self.problems += violations.of_tools(episode)
             self._note(record, episode)
             while not record.ended and len(record.outcomes) < self.steps:
                 number = len(record.outcomes)
-                action = self._action(task, number, seen)
+                action = self._action(task, number, observation)
                 place = f"step {number} of task {task.task_id!r}, action {action[:60]!r}"
                 outcome = self.settled(episode.step(action))
                 broken = violations.of_outcome(outcome, place, getattr(self.environment, "facts", {}))
@@ -193,7 +193,7 @@ class _Checker:
                     break
                 record.actions.append(action)
                 record.outcomes.append(outcome)
-                seen = outcome.observation if outcome.observation is not None else seen
+                observation = outcome.observation if outcome.observation is not None else observation
                 self._note(record, episode)
         except Exception as error:  # noqa: BLE001 -- see above
             self.problems.append(
@@ -203,9 +203,9 @@ class _Checker:
             self._close(episode, task)
         return record
 
-    def _action(self, task: Task, number: int, seen: Content) -> str:
+    def _action(self, task: Task, number: int, observation: Content) -> str:
         if callable(self.actions):
-            return self.actions(task, number, seen)
+            return self.actions(task, number, observation)
         return self.actions[number % len(self.actions)]
 
     def _note(self, record: EpisodeLog, episode: Any) -> None:
@@ -252,8 +252,8 @@ class _Checker:
             self.hints.append("replayable is False: forks are refused, and no episode was replayed")
             return
         for record in self.records:
-            found = self._differences(self.environment, record, "played a second time")
-            self.problems += [f"{line}; make episodes depend only on task, seed and actions" for line in found]
+            differences = self._differences(self.environment, record, "played a second time")
+            self.problems += [f"{line}; make episodes depend only on task, seed and actions" for line in differences]
         if self.problems:
             return
         self.problems += self._side_by_side()
@@ -276,11 +276,11 @@ class _Checker:
             self._close(episode, record.task)
 
     def _again(self, episode: Any, record: EpisodeLog, start: int = 0) -> EpisodeLog:
-        again = EpisodeLog(record.task, episode.observation, keys=[episode.state_key()])
+        replayed = EpisodeLog(record.task, episode.observation, keys=[episode.state_key()])
         for action in record.actions[start:]:
-            again.outcomes.append(self.settled(episode.step(action)))
-            again.keys.append(episode.state_key())
-        return again
+            replayed.outcomes.append(self.settled(episode.step(action)))
+            replayed.keys.append(episode.state_key())
+        return replayed
 
     def _side_by_side(self) -> list[str]:
         """Replay all episodes interleaved, one action of each at a time, and return the differences."""
@@ -288,12 +288,12 @@ class _Checker:
         episodes: list[Any] = []
         try:
             episodes = [self.settled(cast(Any, self.environment).reset(r.task, self.seed)) for r in self.records]
-            again = [
+            replayed = [
                 EpisodeLog(record.task, episode.observation, keys=[episode.state_key()])
                 for record, episode in zip(self.records, episodes, strict=True)
             ]
             for number in range(self.steps):
-                for record, episode, copy in zip(self.records, episodes, again, strict=True):
+                for record, episode, copy in zip(self.records, episodes, replayed, strict=True):
                     if number < len(record.actions):
                         copy.outcomes.append(self.settled(episode.step(record.actions[number])))
                         copy.keys.append(episode.state_key())
@@ -302,21 +302,21 @@ class _Checker:
         finally:
             for record, episode in zip(self.records, episodes, strict=False):
                 self._close(episode, record.task)
-        pairs = zip(self.records, again, strict=True)
+        pairs = zip(self.records, replayed, strict=True)
         return [f"{line}; episodes must share no state" for r, c in pairs for line in violations.of_replay(r, c, how)]
 
     def _in_threads(self) -> list[str]:
         def lines(record: EpisodeLog) -> list[str]:
             checker = _Checker(self.environment, self.count, self.actions, self.seed, self.steps)
             try:
-                found = checker._differences(self.environment, record, "played in a thread beside others")
-                return found + checker.problems
+                differences = checker._differences(self.environment, record, "played in a thread beside others")
+                return differences + checker.problems
             finally:
                 checker.loop.close()
 
         with ThreadPoolExecutor(4) as threads:
-            found = [line for each in threads.map(lines, [*self.records, *self.records]) for line in each]
-        return [f"{line}; not safe in threads: set runs = 'process'" for line in found]
+            differences = [line for each in threads.map(lines, [*self.records, *self.records]) for line in each]
+        return [f"{line}; not safe in threads: set runs = 'process'" for line in differences]
 
     def _out_of_a_pickle(self) -> list[str]:
         try:
@@ -348,14 +348,16 @@ class _Checker:
                 episode: Any = None
                 try:
                     episode = self.settled(restore(record.task, self.seed, record.actions[:start], snapshot))
-                    again = self._again(episode, record, start)
+                    replayed = self._again(episode, record, start)
                 except Exception as error:  # noqa: BLE001 -- see above
                     lines.append(f"task {record.task.task_id!r}, {how}, raises {_named(error)}; {remedy}")
                     continue
                 finally:
                     self._close(episode, record.task)
-                rest = EpisodeLog(record.task, again.first, outcomes=record.outcomes[start:], keys=record.keys[start:])
-                lines += [f"{line}; {remedy}" for line in violations.of_replay(rest, again, how)]
+                rest = EpisodeLog(
+                    record.task, replayed.first, outcomes=record.outcomes[start:], keys=record.keys[start:]
+                )
+                lines += [f"{line}; {remedy}" for line in violations.of_replay(rest, replayed, how)]
         return lines
 
 

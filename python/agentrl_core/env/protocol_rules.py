@@ -160,10 +160,10 @@ def of_outcome(outcome: Any, place: str, facts: Mapping[str, ExtraColumn]) -> li
         "info": ((Mapping, type(None)), "a mapping or None"),
         "facts": ((Mapping, type(None)), "a mapping or None"),
     }
-    for name, (kind, wanted) in kinds.items():
+    for name, (kind, expected) in kinds.items():
         value = getattr(outcome, name)
         if not isinstance(value, kind):
-            lines.append(f"{place}: {name} is {_short(value)}; give {wanted}")
+            lines.append(f"{place}: {name} is {_short(value)}; give {expected}")
     if isinstance(outcome.reward, int | float) and not _fits(outcome.reward):
         lines.append(f"{place}: reward is {outcome.reward!r}; give a number that fits 32 bits, None, or NaN")
     flags: object = outcome.flags
@@ -195,10 +195,10 @@ def _of_facts(reported: Mapping[str, object], place: str, facts: Mapping[str, Ex
 
 def of_keys(records: Sequence[EpisodeLog]) -> list[str]:
     """Check that state keys distinguish states."""
-    seen = [record.first for record in records]
-    seen += [outcome.observation for r in records for outcome in r.outcomes if outcome.observation is not None]
+    observations = [record.first for record in records]
+    observations += [outcome.observation for r in records for outcome in r.outcomes if outcome.observation is not None]
     keys = {key for record in records for key in record.keys}
-    if len(keys) == 1 and any(each != seen[0] for each in seen):
+    if len(keys) == 1 and any(each != observations[0] for each in observations):
         key = _short(next(iter(keys)))
         return [f"state_key() is {key} in every state though observations differ; return other bytes for each state"]
     return []

@@ -139,10 +139,10 @@ class ReasoningGym:
             raise InvalidInputError(f"ReasoningGym: max_turns is {max_turns}; give at least 1")
         if held_out < 0:
             raise InvalidInputError(f"ReasoningGym: held_out is {held_out}; give at least 0")
-        lax = [name for name in families if name in UNLEARNABLE]
-        if lax and not allow_unlearnable:
+        flawed = [name for name in families if name in UNLEARNABLE]
+        if flawed and not allow_unlearnable:
             raise InvalidInputError(
-                f"ReasoningGym: family {lax[0]!r} cannot be learnt from ({UNLEARNABLE[lax[0]]}); take another, "
+                f"ReasoningGym: family {flawed[0]!r} cannot be learnt from ({UNLEARNABLE[flawed[0]]}); take another, "
                 "or give allow_unlearnable=True"
             )
         self.tools: dict[str, Tool] = {}
@@ -166,9 +166,11 @@ class ReasoningGym:
         per_family = -(-held_out // len(settings))
         held_out_streams, train_streams = [], []
         for name, options in settings.items():
-            held = _Stream(name, _dataset(name, options, self._first_seed("held_out")), "held_out", frozenset())
-            questions = frozenset(held[i].question for i in range(per_family))
-            held_out_streams.append(held)
+            held_out_stream = _Stream(
+                name, _dataset(name, options, self._first_seed("held_out")), "held_out", frozenset()
+            )
+            questions = frozenset(held_out_stream[i].question for i in range(per_family))
+            held_out_streams.append(held_out_stream)
             train_streams.append(_Stream(name, _dataset(name, options, self._first_seed("train")), "train", questions))
         self._streams = {"train": train_streams, "held_out": held_out_streams}
 

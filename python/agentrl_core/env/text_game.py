@@ -170,6 +170,6 @@ def check_counts(owner: str, **counts: int) -> None:
     """
     for name, value in counts.items():
         least = 0 if name in ("seed", "held_out") else 1
-        given: object = value  # regardless of the caller's types
-        if isinstance(given, bool) or not isinstance(given, int) or value < least:
+        untyped: object = value  # regardless of the caller's types
+        if isinstance(untyped, bool) or not isinstance(untyped, int) or value < least:
             raise InvalidInputError(f"{owner}: {name} is {value!r}; give an integer of at least {least}")

@@ -540,8 +540,10 @@ class Branch:
 
     async def _prompt_now(self) -> None:
         """Render the prompt, and submit the prefix if there is one."""
-        content, own = self.episode.observation, self._prompt
-        content = content if own is None else checked_content(own(content) if callable(own) else own, "prompt")
+        content, prompt = self.episode.observation, self._prompt
+        content = (
+            content if prompt is None else checked_content(prompt(content) if callable(prompt) else prompt, "prompt")
+        )
         self._content = content
         contexts = self.episode.contexts
         if contexts:

@@ -446,11 +446,11 @@ class Group:
                     f"release_slots: branch {branch.name} ({branch.role}, {branch.status}) has no slot of group "
                     f"{self.name} to release; release ended members only"
                 )
-        given = {branch.name for branch in ended} - self._released
-        self._released |= given
-        held = self.program.final_group_size(self.size) if self._places is None else self._places
-        self._places = max(held - len(given), 0)
-        self._runtime.release_slots(self.name, len(given))
+        newly_released = {branch.name for branch in ended} - self._released
+        self._released |= newly_released
+        slots = self.program.final_group_size(self.size) if self._places is None else self._places
+        self._places = max(slots - len(newly_released), 0)
+        self._runtime.release_slots(self.name, len(newly_released))
 
     async def run_program(self, program: Callable[[Group], Awaitable[Any]]) -> None:
         """Run a program on the group in the calling task; branches that are still running afterwards are aborted."""

@@ -106,9 +106,9 @@ class SharedEpisode:
         texts = {branch.agent: branch.path.action for branch in moving}
         if len(texts) < len(moving):
             agents = [branch.agent for branch in moving]
-            twice = next(agent for agent in agents if agents.count(agent) > 1)
+            repeated = next(agent for agent in agents if agents.count(agent) > 1)
             raise InvalidInputError(
-                f"match {self._name}: two branches of agent {twice!r} cannot move together; fork the episode for one"
+                f"match {self._name}: two branches of agent {repeated!r} cannot move together; fork the episode for one"
             )
         for other in self.branches:
             if other.has_open_action and not other.over and other not in moving:

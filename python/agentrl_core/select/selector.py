@@ -81,8 +81,8 @@ class Selection:
     def take(self, order: NDArray[np.int64]) -> Self:
         """Return the groups at some positions of the selection, in the given order."""
         columns: dict[str, Any] = {option.name: getattr(self, option.name) for option in fields(self)}
-        taken: dict[str, Any] = {name: None if each is None else each[order] for name, each in columns.items()}
-        return type(self)(**taken)
+        reordered: dict[str, Any] = {name: None if each is None else each[order] for name, each in columns.items()}
+        return type(self)(**reordered)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, which `from_dict` reads back exactly."""

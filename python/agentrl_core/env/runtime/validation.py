@@ -114,8 +114,8 @@ class EnvironmentChecks:
                 self.fail(f"step gave no result for agent {agent!r}, which acted", remedy)
         over = not joint.turn_of
         state = None if over else self.state(state)
-        seen = {agent: None if state is None else agent_state_key(agent, state) for agent in joint.of}
-        answers = {agent: self.answer(outcome, seen[agent], waits=True) for agent, outcome in joint.of.items()}
+        state_keys = {agent: None if state is None else agent_state_key(agent, state) for agent in joint.of}
+        answers = {agent: self.answer(outcome, state_keys[agent], waits=True) for agent, outcome in joint.of.items()}
         return JointStep(answers, joint.turn_of, state)
 
     def answer(self, outcome: Any, state: object, *, waits: bool = False) -> StepRecord:
@@ -146,11 +146,11 @@ class EnvironmentChecks:
         reward, flags = self._reward(outcome.reward), int(flags)
         success = None if outcome.success is None else self._verdict(outcome.success, "success")
         facts = None if outcome.facts is None else self._checked_facts(outcome.facts)
-        context, besides = outcome.context, outcome.parallel_requests
+        context, parallel_requests = outcome.context, outcome.parallel_requests
         if context is not None:
             context = self._context(context, alone=not waits)
-        if besides != ():
-            besides = self.contexts(besides, "StepResult.parallel_requests", alone=not waits)
+        if parallel_requests != ():
+            parallel_requests = self.contexts(parallel_requests, "StepResult.parallel_requests", alone=not waits)
         # Most results are valid as they are, and need no copy.
         if not (
             observation is outcome.observation
@@ -161,10 +161,19 @@ class EnvironmentChecks:
             and success is outcome.success
             and facts is outcome.facts
             and context is outcome.context
-            and besides is outcome.parallel_requests
+            and parallel_requests is outcome.parallel_requests
         ):
             outcome = StepResult(
-                observation, reward, terminated, truncated, flags, success, outcome.info, facts, context, besides
+                observation,
+                reward,
+                terminated,
+                truncated,
+                flags,
+                success,
+                outcome.info,
+                facts,
+                context,
+                parallel_requests,
             )
         return StepRecord(outcome, None if over or (waits and state is None) else self.state(state))
 
@@ -200,15 +209,17 @@ class EnvironmentChecks:
                 "give an env.Context with the number of a conversation, or None",
             )
         tools = self.tools(context.tools)
-        most: Any = context.max_tokens
-        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-            self.fail(f"Context.max_tokens is {shown(most)}", "give a whole number of at least 1, or None")
+        max_tokens: Any = context.max_tokens
+        if max_tokens is not None and (
+            isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1
+        ):
+            self.fail(f"Context.max_tokens is {shown(max_tokens)}", "give a whole number of at least 1, or None")
         options: Any = context.chat_template_kwargs
         if options is not None and not isinstance(options, Mapping):
             self.fail(f"Context.chat_template_kwargs is {shown(options)}", "give options by name, or None")
         replaces_history = self._verdict(context.replaces_history, "context.replaces_history")
         return Context(
-            lane, replaces_history, tools, most, chat_template_kwargs=None if options is None else dict(options)
+            lane, replaces_history, tools, max_tokens, chat_template_kwargs=None if options is None else dict(options)
         )
 
     def fail(self, found: str, remedy: str) -> NoReturn:
@@ -247,11 +258,11 @@ class EnvironmentChecks:
         """Check the tokens of a message of role `prompt`."""
         if tokens is None:
             return
-        whole = isinstance(tokens, (list, tuple)) and all(
+        valid = isinstance(tokens, (list, tuple)) and all(
             not isinstance(token, bool) and isinstance(token, Integral) and 0 <= int(token) <= _LARGEST_TOKEN
             for token in tokens
         )
-        if not whole or not tokens:
+        if not valid or not tokens:
             self.fail(f"{name} has the tokens {shown(tokens)}", "give a list of token ids, at least one")
 
     def _verdict(self, value: object, name: str) -> bool:
