@@ -339,7 +339,7 @@ class SessionRecorder:
         del self.sessions[one.recorded.session]
 
     def _state(self) -> Json:
-        """Return the run's state to save with a closed iteration."""
+        """Return the state to save with a closed iteration: the number of sessions left out, as a metric."""
         return {"metrics": {"sessions.excluded": len(self.excluded)}}
 
     def _records(self, left: Iterable[SessionRecord]) -> list[tuple[str, Json]]:
