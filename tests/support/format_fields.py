@@ -319,9 +319,9 @@ def tables() -> str:
 
 INTRODUCTION = """# Fields of other formats
 
-This page lists how each field of a chat, of an ATIF trajectory and of a trace of verifiers is treated when the record
-is imported (`from_chats`, `from_atif`, `from_verifiers`) and exported (`to_chats`, `to_atif`, `to_verifiers`). The
-tables are generated from the behaviour of these functions.
+To see which fields survive an import or export, find your format below. Each table lists how the fields of a chat, an
+ATIF trajectory or a trace of verifiers are treated by an import (`from_chats`, `from_atif`, `from_verifiers`) and by an
+export (`to_chats`, `to_atif`, `to_verifiers`). The tables are generated from the behaviour of these functions.
 
 - *kept*: the export has the value. An export in the format of the import equals the imported record.
 - *changed*: the export has the value in another form, for example arguments as an object instead of JSON text.

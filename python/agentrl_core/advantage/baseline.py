@@ -258,7 +258,7 @@ class TrackedBaseline(StatefulComponent):
         self.require(self.scale == "none" or self.kind == "window", "scale", 'choose kind="window", or scale="none"')
 
     def own_needs(self) -> Iterable[Column]:
-        """Columns it reads: the key of the baseline, and the policy's KL if used."""
+        """Yield the columns to read: the key of the baseline (`group_id` for `window`), and the policy's KL if used."""
         yield draw("group_id" if self.kind == "window" else self.key)
         if self.adapt != "none":
             yield draw("policy_kl")

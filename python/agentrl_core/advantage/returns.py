@@ -67,11 +67,11 @@ class Discounted(BatchComponent):
         )
 
     def own_needs(self) -> Iterable[Column]:
-        """Log-probs for the KL penalty, if it is used."""
+        """Return the columns to read: log-probs of policy and reference, if there is a KL penalty."""
         return _POLICY_AND_REFERENCE if self.kl_coefficient > 0.0 else ()
 
     def own_makes(self) -> Iterable[Column]:
-        """Return the column that is made: the advantage of each row, at `level`."""
+        """Return the column that is made: `advantage` at `level`."""
         return (Column(self.level, "advantage"),)
 
     def __call__(self, batch: Batch) -> Batch:
@@ -140,7 +140,7 @@ class Gae(BatchComponent):
         )
 
     def own_needs(self) -> Iterable[Column]:
-        """Values, rewards, and columns for truncated trajectories."""
+        """Yield the columns to read: values, rewards, keys of agents, and columns for truncated trajectories."""
         level = self._rows_level
         yield Column(level, "value", "critic")
         yield from (Column(level, name) for name in (self.column, self.outcome) if name)
@@ -154,7 +154,7 @@ class Gae(BatchComponent):
             yield from _POLICY_AND_REFERENCE
 
     def own_makes(self) -> Iterable[Column]:
-        """Advantage and return of each row, at `level`."""
+        """Return the columns that are made: `advantage` and `return` of each row."""
         return (Column(self._rows_level, "advantage"), Column(self._rows_level, "return"))
 
     @property

@@ -87,13 +87,13 @@ class TreeRelative(BatchComponent):
     radius: Literal["none", "soft", "hard"] = "soft"
 
     def own_needs(self) -> Iterable[Column]:
-        """Columns that define the tree."""
+        """Yield the columns to read: those that define the tree, and the behaviour log-probs if `fuse` uses them."""
         yield from (step("origin_trajectory_id"), step("step")) if self.level == "step" else (token("node_token"),)
         if self.fuse in ("path", "leaf_path"):
             yield token("behaviour_logprob")
 
     def own_makes(self) -> Iterable[Column]:
-        """Return the advantage of each draw, or of each step or token."""
+        """Return the column that is made: `advantage` of draws, or of steps or tokens."""
         return (Column("draw" if self.kind in _OF_DRAWS else self.level, "advantage"),)
 
     def __call__(self, batch: Batch) -> Batch:

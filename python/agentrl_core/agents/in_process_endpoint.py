@@ -266,7 +266,7 @@ class InProcessEndpoint(Routes):
         return name
 
     def conversation(self, session: str, *, begins: bool) -> InProcessSession:
-        """Return a session, which must be open: sessions begin with their episodes; see `Routes.conversation`."""
+        """Return the open session of an episode."""
         del begins
         _, handler = self._known(session)
         return handler

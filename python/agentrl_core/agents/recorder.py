@@ -343,7 +343,7 @@ class SessionRecorder:
         del self.sessions[exclusion.recorded.session]
 
     def _state(self) -> Json:
-        """Return the run's state to save with a closed iteration."""
+        """Return the state to save with a closed iteration: the number of sessions left out, as a metric."""
         return {"metrics": {"sessions.excluded": len(self.excluded)}}
 
     def _records(self, remaining: Iterable[SessionRecord]) -> list[tuple[str, Json]]:

@@ -1,4 +1,4 @@
-"""`agentrl train`: train a language model on tasks with a tool."""
+"""`agentrl train`: train a language model on tasks with a calculator, in TextWorld, or in any environment."""
 
 from __future__ import annotations
 

@@ -506,10 +506,11 @@ class Collector:
         self._listeners.append(call)
 
     def annotate_tasks(self, name: str, values: object) -> None:
-        """Give the tasks of the pool new numbers, which selection reads from now on: predictions of a value model.
+        """Set a numeric column for the pool's tasks, read by every later selection.
 
-        Call it before each iteration whose numbers are new. They take the place of an environment's column of the same
-        name. They are not stored: after a resume, give them again before the interrupted iteration is collected. With
+        An example is the predictions of a value model. Call it before each iteration whose numbers are new. The column
+        replaces an environment's column of the same name. It is not stored: after a resume, set it again before the
+        interrupted iteration is collected. With
         `staleness`, iterations whose collection has started keep the numbers by which their tasks were selected.
 
         Args:

@@ -92,7 +92,7 @@ class Failures:
 
 
 def is_wrong_call(error: Exception) -> bool:
-    """Return whether a retry would fail again."""
+    """Return whether an error is of a type for wrong calls, such as `InvalidInputError`; a `DataError` is not."""
     wrong = (InvalidInputError, UnsupportedError, MissingDependencyError)
     return isinstance(error, wrong) and not isinstance(error, DataError)
 

@@ -1,4 +1,4 @@
-"""`Sampling.by_entropy` inside vLLM: a logits processor, which every `Vllm` engine uses.
+"""`Sampling.by_entropy` inside vLLM: a logits processor of every `Vllm` engine without speculative decoding.
 
 vLLM looks the class up by name in the process that computes. Importing this module does not import vLLM.
 """

@@ -150,7 +150,7 @@ class OverRows(Part):
     scope: Scope
 
     def own_reads(self) -> Iterable[str | Column]:
-        """The streams to read, with sequence ids if the statistic is computed for each sequence."""
+        """Return the columns to read, with sequence ids if the statistic is computed for each sequence."""
         return (*self.reads, "sequence") if self.scope == "sequence" else self.reads
 
     def own_unit(self) -> Unit:

@@ -69,7 +69,7 @@ class Imitation(WeightedLoss):
         return self.tokens if self.normalised else None
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, the stream that c is computed from, and the reference log-probs if `kind` reads them."""
+        """Yield the columns to read: weights, the stream of c, and the reference log-probs if `kind` reads them."""
         yield "weight_kl"
         if self.tokens in ("positive", "advantage"):
             yield "advantage_positive"
@@ -142,7 +142,7 @@ class Sum(Loss):
     second_where: Where | None = field(default=None, kw_only=True)
 
     def check_options(self) -> None:
-        """Require equal denominators if both terms read all rows; refuse nested sums with separate rows."""
+        """Require equal denominators if both terms read all rows, otherwise equal row levels and no nested sums."""
         first, second = (
             (loss.denominator, loss.denominator_constant, loss.normaliser, loss.equal_groups)
             for loss in (self.first, self.second)
@@ -174,7 +174,7 @@ class Sum(Loss):
         return (self.first, self.first_where), (self.second, self.second_where)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """The share of each term in a row's weight, if each term has its own denominator."""
+        """Return the columns to read: the share of each term in a row's weight, if each has its own denominator."""
         return SHARES if self.own_rows else ()
 
     def own_by_advantage(self) -> bool:

@@ -75,7 +75,7 @@ class Divergence(WeightedLoss):
         return False
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, the teacher's columns, and the old log-probs if the ratio is used."""
+        """Yield the columns to read: weights, the teacher's columns, and old log-probs if the ratio is used."""
         yield "weight_kl"
         if self.support == "sampled":
             yield token("teacher_logprob", model="teacher")

@@ -64,7 +64,7 @@ class ListMatch(GroupLoss):
     reduce: Literal["sum", "mean"] = "sum"
 
     def own_reads(self) -> Iterable[str | Column]:
-        """The streams of every group loss, and the log-probs of q."""
+        """Return the columns to read: those of every group loss, and the log-probs of q."""
         return (*self.reads, REFERENCE if self.reference == "reference" else "old_logprob")
 
     @property
@@ -131,7 +131,7 @@ class OutcomeClassifier(GroupLoss):
     other: str = column_name("", level="token", optional=True)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, sequence and group ids, the labels, and the other policy's log-probs."""
+        """Yield the columns to read: weights, sequence and group ids, labels, and the other policy's log-probs."""
         yield from ("weight_kl", "sequence", "group")
         yield from (token(self.label),) if self.label else ADVANTAGES
         yield token(self.other) if self.other else "old_logprob"

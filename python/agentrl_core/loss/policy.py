@@ -72,7 +72,7 @@ class Policy(WeightedLoss):
     expert: Surrogate | None = None
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Advantages, weights, old log-probs; the reference log-probs for `kl`, and entropy weights for `entropy`."""
+        """Yield the columns to read: advantages, weights, old log-probs, and those of `kl`, `entropy` and `expert`."""
         yield from (*ADVANTAGES, "weight_kl", "old_logprob")
         if self.kl is not None and not self.kl.column:
             yield REFERENCE

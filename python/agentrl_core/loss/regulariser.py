@@ -61,7 +61,7 @@ class KL(Part):
     only: Mask | None = None
 
     def own_reads(self) -> Iterable[str | Column]:
-        """The token column `column`, if given."""
+        """Yield the columns to read: the token column `column`, if given."""
         if self.column:
             yield token(self.column)
 

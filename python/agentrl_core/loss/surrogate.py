@@ -74,7 +74,7 @@ class Ratio(ImportanceRatio):
         self.require(self.level != "token" or plain, "level", remedy)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Old log-probs, and the segment ids of the level."""
+        """Yield the columns to read: old log-probs, and the segment ids of the level."""
         yield "old_logprob"
         if self.level == "item":
             yield from ("sequence", token("item", model="spans"))
@@ -196,7 +196,7 @@ class Clip(ClipRange):
         self.require(moves, "center_at_most", "the centre is 1: choose center='proximal' or 'interpolated', or None")
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Old log-probs, and the proximal log-probs or the policy versions, if the centre depends on them."""
+        """Return the columns to read if the centre depends on them: old and proximal log-probs, or policy versions."""
         if self.center == "one":
             return ()
         if self.center == "interpolated":

@@ -83,7 +83,7 @@ class Value(WeightedLoss):
         self.require(plain, "of", "it is one value: use heads='each' and another kind than 'categorical'")
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, returns, the old values for `clip`, and the inverse temperature unless V is the head's output."""
+        """Yield the columns to read: weights, returns, old values for `clip`, temperatures unless `of` is `head`."""
         yield from ("weight_kl", token("return"))
         if self.clip is not None:
             yield token("old_value", model="critic")

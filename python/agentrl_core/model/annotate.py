@@ -1,4 +1,4 @@
-"""Annotate a batch with columns that only a model can compute, pack by pack and without gradients."""
+"""Annotate a batch with columns computed by a model, by a function of packs, or from spans of the actions' texts."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def annotate(
     group: distributed.ProcessGroup | None = None,
     replay_routes: bool = False,
 ) -> Given:
-    """Add a column that only a model can compute, such as the log-probs of a reference model.
+    """Add a column that a model, a function of packs or a parser of spans computes, such as reference log-probs.
 
-    The model is evaluated once for every trained token, or for a probe at every step, without gradients.
+    A model or function is evaluated once for every trained token, or for a probe at every step, without gradients.
 
     Args:
         batch: the batch; None on other ranks than the first (`group`), where None is returned.

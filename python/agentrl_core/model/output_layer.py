@@ -62,7 +62,7 @@ class Reading:
         self.order: Tensor | None = None
 
     def at_head(self, own: Forward, states: Tensor, *, is_last: bool) -> Tensor:  # noqa: ARG002
-        """Return the output of the head for the hidden states `[n, H]` of a forward call."""
+        """Store the hidden states `[n, H]` of a forward call, and return the output of the head for no rows."""
         self.states.append(states)
         return cast("Tensor", own(states[None, :0]))
 

@@ -1,4 +1,4 @@
-"""ACE: asymmetric confidence penalties (arXiv:2602.21420).
+"""ACE: penalise a wrong rollout more, the more likely training has made it (arXiv:2602.21420).
 
 Errors that training has made more likely are penalised more than errors of exploration. The weight of a negative
 advantage is

@@ -1,4 +1,4 @@
-"""Agent-R: cut a failed trajectory at its first error, and continue it with a successful one (arXiv:2501.11425).
+"""Agent-R: truncate a failed trajectory at its first error, and continue it with a successful one (arXiv:2501.11425).
 
 A good and a bad member of a group form a pair if V(good) - V(bad) > 0.2 and V(good) > 0.7. The actor marks each step of
 the bad member as good, uncertain or bad. A revision trajectory begins with the bad member's turns up to and including

@@ -113,7 +113,10 @@ class PruneRunning(TextMemory):
         }
 
     def posterior(self, state: State, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the probability of success for each score: the share of right rollouts in its bin."""
+        """Return the probability of success for each score: the share of right rollouts in its bin.
+
+        In an empty bin, and without bins (`bins=0`), it is the score itself.
+        """
         if not self.bins:
             return scores
         places = self._bin(scores)

@@ -90,12 +90,12 @@ class Checklist(BatchComponent):
     delay: float = option(1.0, at_least=0, at_most=1)
 
     def own_needs(self) -> Iterable[Column]:
-        """Yield the columns of the judge's verdicts, and the weights and dependencies of the items."""
+        """Yield the columns to read: for each item the judge's verdict, the weight and the dependencies."""
         for item in range(self.items):
             yield from (step(f"{name}.{item}") for name in ("satisfied", "item_weight", "item_needs"))
 
     def own_makes(self) -> Iterable[Column]:
-        """Yield the columns of the reward and eligibility of each item at each step."""
+        """Yield the columns that are made: reward and eligibility of each item at each step."""
         for item in range(self.items):
             yield from (step(f"{name}.{item}") for name in ("item_reward", "item_eligible"))
 
@@ -170,7 +170,7 @@ class ChecklistRelative(BatchComponent):
     members_at_least: int | None = option(None, at_least=1)
 
     def own_needs(self) -> Iterable[Column]:
-        """Return the columns of each item: verdict, weight, reward and eligibility."""
+        """Return the columns to read: verdict, weight, reward and eligibility of each item."""
         kinds = ("satisfied", "item_weight", "item_reward", "item_eligible")
         return (step(f"{name}.{item}") for item in range(self.items) for name in kinds)
 

@@ -141,7 +141,7 @@ class TrajectoryPairs(GroupLoss):
         return self.pairs
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Return the streams of weights, ids, labels and numbers of pairs, and the other model's log-probs."""
+        """Return the columns to read: weights, ids, labels, numbers of pairs, and the other model's log-probs."""
         steps = ("step",) if self.reduce == "mean" else ()
         return ("weight_kl", *steps, "sequence", "group", token(self.label), token(self.other), token(self.pairs))
 

@@ -1,4 +1,4 @@
-"""M2PO: mask only as many tokens as stale data requires (arXiv:2510.01161).
+"""M2PO: mask the fewest tokens that keep the second moment of log-ratios within a bound (arXiv:2510.01161).
 
 If data is many updates old, a fixed clip range removes much of the learning signal. M2PO instead keeps the second
 moment of the log-ratios below a budget, over the tokens that an update would push further from the old policy. The

@@ -78,7 +78,7 @@ class GreedyRelative(BatchComponent):
     group_by: str = column_name("group_id", level="draw")
 
     def own_needs(self) -> Iterable[Column]:
-        """Return the log-probs of the policy and of the reference model, if there is a KL."""
+        """Yield the columns to read: log-probs of the policy and of the reference model, if there is a KL."""
         if self.kl_coefficient > 0.0:
             yield from (token("behaviour_logprob"), token("reference_logprob", model="reference"))
 

@@ -1,4 +1,4 @@
-"""ROME (IPA, on ROLL): compute credit, ratios and masks for a whole message of the agent, its chunk (arXiv:2512.24873).
+"""ROME (IPA, on ROLL): compute credit, ratios and masks for each message of the agent as a whole (arXiv:2512.24873).
 
     G_c = r_c + G_{c+1},   A = G_c for all tokens of chunk c,   r_c the reward at its last token
     s_c = exp(mean of log p - log p_old over the chunk)

@@ -1,4 +1,4 @@
-r"""SPARK: train the same model to judge and to reflect, on rollouts that are made anyway (arXiv:2509.22624).
+r"""SPARK: train the same model to judge and to reflect, on the same rollouts (arXiv:2509.22624).
 
 After the solutions of a batch come items made from them: tasks with as many answers as the group has solutions, trained
 in the same update and with advantages by the same rule:

@@ -92,7 +92,7 @@ class RecalibratedBurst(Replay):
     coefficient: float = option(1.0, at_least=0)
 
     def own_makes(self) -> Iterable[Column]:
-        """Return the column of the advantages of stored draws."""
+        """Return the column that is made: `recalibrated`, the advantages of stored draws."""
         return (draw("recalibrated"),)
 
     def initial_state(self) -> State:

@@ -54,7 +54,7 @@ class ImplicitProcess(BatchComponent):
     reference: str = column_name("reward_reference_logprob", level="token", model="reward_reference")
 
     def own_makes(self) -> Iterable[Column]:
-        """Yield the reward of each token or step."""
+        """Yield the column that is made: `process_reward` of tokens or steps."""
         yield step("process_reward") if self.level == "step" else token("process_reward")
 
     def __call__(self, batch: Batch) -> Batch:

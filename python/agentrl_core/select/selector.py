@@ -59,8 +59,8 @@ class Selection:
         """Raise an error if the selection cannot be rolled out.
 
         Raises:
-            InvalidInputError: columns have unequal lengths or invalid values. The message names `title`, which made
-                them.
+            InvalidInputError: columns have unequal lengths or invalid values. The message names the
+                selector, `title`.
         """
         for option in fields(self):
             value = getattr(self, option.name)

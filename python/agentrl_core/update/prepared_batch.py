@@ -1,4 +1,4 @@
-"""Data that all optimizer steps of one loss share, read from the batch once."""
+"""The columns, masks and ids of a batch that the optimizer steps of one loss share: they are read once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The optimizer steps of one batch, and the distribution of draws over them."""
+"""Divide the draws of a batch into optimizer steps (epochs x minibatches), and yield the steps in order."""
 
 from __future__ import annotations
 

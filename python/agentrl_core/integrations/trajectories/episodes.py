@@ -84,7 +84,7 @@ class TrajectoryRecord:
 
 @contextmanager
 def named(where: str) -> Iterator[None]:
-    """Add the name of a record to errors raised inside the block."""
+    """Add the name of a record to each `InvalidInputError` raised inside the block, unless it has the name."""
     try:
         yield
     except InvalidInputError as error:

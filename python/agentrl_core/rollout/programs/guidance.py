@@ -1,4 +1,4 @@
-"""Sources of hints for a policy: a solution, an instruction, the advice of another agent."""
+"""Sources of hints for a policy: a part of the solution, solutions of other tasks, the response of another agent."""
 
 from __future__ import annotations
 
