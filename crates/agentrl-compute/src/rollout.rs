@@ -263,7 +263,7 @@ mod tests {
         );
         assert_eq!(
             with(BranchColumns { uniform: &[], ..COLUMNS }),
-            "uniform has 0 values, but 1 rows with beam 2 need 1 each"
+            "uniform has 0 values, but 1 rows with beam 2 need 1 each; give 1 numbers"
         );
         assert_eq!(
             with(BranchColumns { uniform: &[1.0], ..COLUMNS }),

@@ -223,7 +223,10 @@ mod tests {
         };
         assert!(message(None, &[], &[0.5]).starts_with("values is empty and there is no state yet"));
         assert!(message(Some(&[1.0]), &[1.0], &[0.2, 0.8]).starts_with("state has 1 values, but levels has 2"));
-        assert_eq!(message(None, &[1.0], &[0.8, 0.2]), "levels[1] is 0.2, not above the one before");
+        assert_eq!(
+            message(None, &[1.0], &[0.8, 0.2]),
+            "levels[1] is 0.2, not above the one before, 0.8; give ascending levels"
+        );
         assert_eq!(message(None, &[1.0], &[1.2]), "levels[0] is 1.2; give a number from 0 to 1");
         for bad in [
             TailRisk { alpha_low: 0.9, ..PAPER },
