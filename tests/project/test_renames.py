@@ -9,7 +9,6 @@ import before_renames  # noqa: F401 - which puts the tool on the path
 import pytest
 
 import rename
-from agentrl_core.exceptions import RecipeError
 from agentrl_core.renames import Renames
 from renaming.table import Table
 
@@ -54,14 +53,6 @@ NAMES = Renames(
             "agentrl_core.Recipe.shared=owner": "first",
             "agentrl_core.rollout.Window.observations": "count",
             "agentrl_core.schedule.Action.once": "at",
-            "agentrl_core.recipes.rl_100.Gain.margin": "removed: use fraction",
-            "agentrl_core.recipes.rl_100.Gain.margin=0": "",
-        },
-        "lists": {
-            "agentrl_core.recipes.icpi.Imagine.actions": "|",
-            "agentrl_core.rollout.Play.agents": "list",
-            "agentrl_core.select.Quota.targets": "list=",
-            "agentrl_core.select.Stages.buckets": "list+",
         },
         "metrics": {"said.age": "tokens.staleness", "said.": "tokens.", "seconds.old": "removed: sum seconds.*"},
         "columns": {"turn.late": "turn.straggler"},
@@ -310,33 +301,6 @@ store.close()
         "f.filter(pl.col('name').is_in(['said.age', 'loss']))\nAbove(metric='said.age')\n",
         "f.filter(pl.col('name').is_in(['tokens.staleness', 'loss']))\nAbove(metric='tokens.staleness')\n",
     ),
-    "lists that were texts": (
-        """\
-from agentrl_core import rollout, select
-from agentrl_core.recipes.icpi import Imagine
-class Mine(Imagine): ...
-NAMES = ("a", "b")
-Imagine("go|look"), Imagine(actions='"go"|it'), Mine(actions="go")
-Mine("go|"  # why
-    "look").replace(actions="a|b")
-select.Stages("hops", "3,8.5"), select.Stages(by="domain", buckets="math+logic, code")
-select.Quota("math=2,code=.5"), select.Quota("")
-rollout.Play(agents="a, b"), rollout.Play(agents=list(each))
-rollout.Play(NAMES), rollout.Play(agents=["a,b"]), rollout.Play(agents=[each for each in NAMES]), Imagine()
-""",
-        """\
-from agentrl_core import rollout, select
-from agentrl_core.recipes.icpi import Imagine
-class Mine(Imagine): ...
-NAMES = ("a", "b")
-Imagine(("go", "look")), Imagine(actions=('"go"', 'it')), Mine(actions=("go",))
-Mine(("go", "look")).replace(actions=("a", "b"))
-select.Stages("hops", (3, 8.5)), select.Stages(by="domain", buckets=(("math", "logic"), "code"))
-select.Quota((("math", 2), ("code", 0.5))), select.Quota(())
-rollout.Play(agents=("a", "b")), rollout.Play(agents=list(each))
-rollout.Play(NAMES), rollout.Play(agents=["a,b"]), rollout.Play(agents=[each for each in NAMES]), Imagine()
-""",
-    ),
     "columns": ("batch.column('turn.late', 'draw')\n", "batch.column('turn.straggler', 'draw')\n"),
     "a path as a text": (
         "load('agentrl_core.collect.said'), 'agentrl_core.rollout.context:Window'\n",
@@ -381,31 +345,6 @@ metrics["seconds.old"]
         (3, "Texts: removed"),
         (5, "view: removed; view.Page.of(store)"),
         (6, "seconds.old: removed; sum seconds.*"),
-    ]
-
-
-def test_options_to_change_by_hand_are_reported_with_their_lines() -> None:
-    source = """\
-from agentrl_core import rollout
-from agentrl_core.recipes.icpi import Imagine
-from agentrl_core.recipes.rl_100 import Gain
-NAMES = "a,b"
-Imagine(actions=f"{NAMES}|c")
-rollout.Play(NAMES)
-rollout.Play(*many, agents=",".join(many))
-Gain(margin=0.1)
-Gain(0.0)
-Gain().margin
-"""
-    made = rename.rewrite_python(source.encode(), TABLE)
-    assert made.text.decode() == source
-    assert sorted((each.line, each.text) for each in made.problems) == [
-        (5, "actions: is a tuple now; change its value by hand"),
-        (6, "agents: is a tuple now; change its value by hand"),
-        (7, "agents: is a tuple now; change its value by hand"),
-        (8, "margin: removed; use fraction"),
-        (9, "margin: removed; use fraction"),
-        (10, "margin: removed; use fraction"),
     ]
 
 
@@ -531,42 +470,6 @@ def test_a_removed_component_of_a_recipe_file_is_reported() -> None:
     assert "component 'Texts' was removed" in made.problems[0].text
 
 
-GAIN = """\
-name = "mine"
-
-[select]
-component = "ComposedSelector"
-stage = { component = "Stages", by = "domain", buckets = "math+logic,code" }  # by domain
-
-[[advantage]]
-component = "GroupRelative"
-
-[[advantage]]
-component = "agentrl_core.recipes.rl_100:Gain"
-margin = 0.0  # as before
-fraction = 0.1
-"""
-
-
-def test_options_of_a_recipe_file_that_were_removed_leave_it_or_are_reported() -> None:
-    after = GAIN.replace("margin = 0.0  # as before\n", "").replace('"math+logic,code"', '[["math", "logic"], "code"]')
-    made = rename.rewrite_recipe(GAIN.encode(), TABLE)
-    assert (made.text.decode(), made.problems) == (after, [])
-    changed = GAIN.replace("margin = 0.0", "margin = 0.1").encode()
-    made = rename.rewrite_recipe(changed, TABLE)
-    assert made.text == changed
-    assert [(each.line, each.text.partition(" of ")) for each in made.problems] == [
-        (12, ("option 'margin'", " of ", "component 'agentrl_core.recipes.rl_100:Gain' was removed; use fraction"))
-    ]
-    page = b"# Title\n\n```toml\n" + changed + b"```\n"
-    assert [each.line for each in rename.rewrite_page(page, TABLE).problems] == [15]
-    inline = b'name = "mine"\n[loss]\npart = { component = "agentrl_core.recipes.rl_100:Gain", margin = 0.0 }\n'
-    inline = inline.replace(b"[loss]\n", b'[loss]\ncomponent = "Policy"\n')
-    made = rename.rewrite_recipe(inline, TABLE)
-    assert made.text == inline
-    assert [each.text.partition(";")[0] for each in made.problems] == ["it cannot be edited in place"]
-
-
 def test_files_of_a_folder_are_rewritten_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "names.toml"
     table.write_text(
@@ -590,25 +493,3 @@ def test_files_of_a_folder_are_rewritten_in_place(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().out == (
         f"{inside / 'one.py'}:2: MCP: removed\n1 files read, 0 changed, 1 places to change by hand\n"
     )
-
-
-def test_a_list_that_was_one_text_is_split_as_it_was_joined() -> None:
-    path = "agentrl_core.recipes.icpi.Imagine"
-    names = Renames({"lists": {f"{path}.actions": "|", f"{path}.places": "list"}})
-    for actions in ("go, then look|1", ["go, then look", "1"]):
-        table = {"component": "icpi.Imagine", "actions": actions, "places": "1, b"}
-        assert names.component("agentrl_core.recipes", table) == {
-            "component": "icpi.Imagine",
-            "actions": ["go, then look", "1"],
-            "places": [1, "b"],
-        }
-
-
-@pytest.mark.parametrize("value", [0, 0.0, 0.5])
-def test_a_removed_option_is_dropped_only_at_its_default(value: float) -> None:
-    table = {"component": "agentrl_core.recipes.rl_100:Gain", "margin": value}
-    if value:
-        with pytest.raises(RecipeError, match=r"option 'margin' of component '.*Gain' was removed; use fraction"):
-            NAMES.component("agentrl_core.advantage", table)
-    else:
-        assert NAMES.component("agentrl_core.advantage", table) == {"component": table["component"]}
