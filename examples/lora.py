@@ -35,9 +35,9 @@ def train(name: str, iterations: int, steps: int, folder: str) -> None:
     trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=2e-3, weight_decay=0.0)
     recipe = recipes.GRPO
-    collect = arl.Collector(generate, world, recipe, sampling=engine.Sampling(max_tokens=32), turn_limit=3)
+    collector = arl.Collector(generate, world, recipe, sampling=engine.Sampling(max_tokens=32), turn_limit=3)
     for iteration in range(iterations):
-        batch = collect(tasks=16, group_size=8)
+        batch = collector(tasks=16, group_size=8)
         print(f"iteration {iteration} success {batch.column('success', 'draw').mean():.3f}", flush=True)
         batch = recipe.credit(batch)
         updates = recipe.updates(batch, seed=iteration)
@@ -47,8 +47,8 @@ def train(name: str, iterations: int, steps: int, folder: str) -> None:
             torch.nn.utils.clip_grad_norm_(trained, 0.5)
             update.step(optimizer)
         generate.update_weights(policy, version=iteration + 1)
-        collect.end_iteration(batch, updates.metrics)
-    collect.close()
+        collector.end_iteration(batch, updates.metrics)
+    collector.close()
     generate.close()
     policy.save_pretrained(folder)
     print(f"the adapter is in {folder}", flush=True)

@@ -24,6 +24,7 @@ from agentrl_core.renames import TABLE, Renames
 from renaming.python import Rewriter
 from renaming.source import Edit, Problem
 from renaming.table import Table
+from renaming.toml import removed
 from renaming.toml import rewrite as rewrite_toml
 
 _BLOCK = re.compile(r"^([ \t]*)```(python|py|toml)[^\n]*\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
@@ -121,8 +122,12 @@ def rewrite_page(source: bytes, table: Table) -> Rewritten:
         if block[2] == "toml":
             try:
                 new[block.start(3)] = rewrite_toml(_dedented(block), table.renames)
-            except (RecipeError, tomllib.TOMLDecodeError) as error:
+            except tomllib.TOMLDecodeError as error:
                 problems.append(Problem(text.count("\n", 0, block.start(3)) + 1, str(error)))
+            except RecipeError as error:
+                before = text.count("\n", 0, block.start(3))
+                found = removed(_dedented(block), table.renames) or [Problem(1, str(error))]
+                problems += [Problem(before + each.line, each.text) for each in found]
     for block in reversed(blocks):
         if block.start(3) in new and new[block.start(3)] != _dedented(block):
             inner = textwrap.indent(new[block.start(3)], block[1])
@@ -166,12 +171,13 @@ def _in_page(text: str, blocks: Sequence[re.Match[str]], problem: Problem) -> Pr
 
 def rewrite_recipe(source: bytes, table: Table) -> Rewritten:
     """Rewrite a recipe file; leave other TOML documents unchanged."""
+    text = source.decode()
     try:
-        return Rewritten(rewrite_toml(source.decode(), table.renames).encode(), [])
+        return Rewritten(rewrite_toml(text, table.renames).encode(), [])
     except tomllib.TOMLDecodeError:
         return Rewritten(source, [])
     except RecipeError as error:
-        return Rewritten(source, [Problem(1, str(error))])
+        return Rewritten(source, removed(text, table.renames) or [Problem(1, str(error))])
 
 
 KINDS = {".py": rewrite_python, ".ipynb": rewrite_notebook, ".md": rewrite_page, ".toml": rewrite_recipe}

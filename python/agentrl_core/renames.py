@@ -23,6 +23,7 @@ SECTIONS = ("modules", "names", "methods", "arguments", "options", "lists", "met
 _PACKAGES = {"admit": "select", "hooks": "schedule", "actions": "schedule"}
 """Packages of phases with another name; `actions` is the old name of `hooks`."""
 _SHARED = "agentrl_core.component"
+_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _PLACE = re.compile(r"(\w+)(\[\d+\]\.)(\w+)((?:\.\w+)?)(.*)", re.DOTALL)
 
 
@@ -89,6 +90,11 @@ class Renames:
         key = longest(self._paths["options"], f"{owner}.{name}", 2)
         return name if key is None else self.sections["options"][key]
 
+    def list_form(self, owner: str, name: str) -> str | None:
+        """Return how the items of an option were joined to one text, for `items`; None if it is no such option."""
+        key = longest(self._paths["lists"], f"{owner}.{name}", 2)
+        return None if key is None else self.sections["lists"][key]
+
     def component(self, package: str, table: Mapping[str, Any]) -> dict[str, Any]:
         """Translate the table of a component and of its inner components.
 
@@ -110,11 +116,13 @@ class Renames:
                 translated[option] = new
                 continue
             new_option = self.option(owner, option)
-            if new_option != option:
+            if new_option != option and is_removed(new_option):
+                if self._may_be_dropped(owner, option, value):
+                    continue
                 _refuse(f"option {option!r} of component {name!r}", new_option)
-            list_key = longest(self._paths["lists"], f"{owner}.{option}", 2)
-            if list_key is not None and isinstance(value, str):
-                translated[new_option] = _items(value, self.sections["lists"][list_key])
+            form = self.list_form(owner, option)
+            if form is not None and isinstance(value, str):
+                translated[new_option] = items(value, form)
             else:
                 translated[new_option] = self._value(package, f"{owner}.{option}", value)
         return translated
@@ -185,6 +193,12 @@ class Renames:
             return old, new if is_removed(new) else name
         module, _, last = new.rpartition(".")
         return old, last if module in (package, _SHARED) else f"{module}:{last}"
+
+    def _may_be_dropped(self, owner: str, name: str, value: Any) -> bool:
+        """Return whether a removed option has the value that it had by default."""
+        key = longest(self._paths["options"], f"{owner}.{name}", 2)
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        return self.sections["options"].get(f"{key}={text}") == ""
 
     def _knows(self, path: str) -> bool:
         return path in self.sections["names"] or any(key.startswith(f"{path}.") for key in self.sections["options"])
@@ -274,15 +288,35 @@ def _leaves(metrics: Mapping[str, Any], outer: tuple[str, ...] = ()) -> Iterator
             yield (*outer, name), value
 
 
-def _items(text: str, joined: str) -> list[str | int]:
-    """Return the items of a list that earlier builds wrote as one text: texts between bars (`|`), or a `list`.
+def items(text: str, form: str) -> list[Any]:
+    """Return the items of a list that earlier builds wrote as one text.
 
-    A `list` has commas between its items, which may be integers.
+    Args:
+        text: the items, joined.
+        form: `|`: texts with bars between; `list`: texts and numbers with commas between; `list+`: the same, with
+            pluses between the texts of an item; `list=`: pairs `name=number` with commas between.
+
+    Example:
+        >>> from agentrl_core.renames import items
+        >>> items("3,8", "list"), items("math+logic,code", "list+"), items("math=2", "list=")
+        ([3, 8], [['math', 'logic'], 'code'], [['math', 2]])
     """
-    if joined == "|":
-        return [*text.split("|")]
+    if form == "|":
+        return text.split("|")
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
-    return [int(part) if part.isascii() and part.isdigit() else part for part in parts]
+    if form == "list=":
+        pairs = [part.partition("=") for part in parts if part]
+        return [[name.strip(), _number(share.strip())] for name, _, share in pairs]
+    return [part.split("+") if form == "list+" and _is_text(part) and "+" in part else _number(part) for part in parts]
+
+
+def _number(text: str) -> str | float:
+    """Return a number that a text holds, or the text."""
+    return text if _is_text(text) else int(text) if text.lstrip("+-").isdigit() else float(text)
+
+
+def _is_text(text: str) -> bool:
+    return _NUMBER.fullmatch(text) is None
 
 
 def _package(phase: str) -> str:

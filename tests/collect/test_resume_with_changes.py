@@ -45,15 +45,15 @@ FITTING = {
     "a part more": (tracked(), tracked(queue=select.RetryQueue(every=1), pool=select.PoolFilter(below=0.9))),
     "another allocator": (tracked(count=select.GreedyAllocator(low=2)), tracked(count=BanditAllocator())),
     "another decay": (tracked(track=select.Beta()), tracked(track=select.Beta(decay=0.5))),
-    "a column less": (mixed(keep="reward"), mixed()),
-    "a column more": (mixed(), mixed(keep="success")),
+    "a column less": (mixed(keep=("reward",)), mixed()),
+    "a column more": (mixed(), mixed(keep=("success",))),
 }
 """Changes that keep every state."""
 ANEW = {
     "another tracker": (tracked(track=select.Beta()), tracked(track=RecentVisits(5)), TASKS),
     "longer windows": (tracked(track=RecentVisits(5)), tracked(track=RecentVisits(7)), TASKS),
     "more arms": (tracked(variant=select.PromptBandit(4)), tracked(variant=select.PromptBandit(8)), TASKS),
-    "another column": (mixed(keep="reward"), mixed(keep="success"), MIX),
+    "another column": (mixed(keep=("reward",)), mixed(keep=("success",)), MIX),
     "another controller": (steered(FOLLOWED), steered(Dual("m", target=0.4, start=0.1)), ENTROPY),
     "an average more": (
         steered(Dual("m", target=0.4, start=0.1)),

@@ -61,7 +61,7 @@ REQUIRED = {  # options without a default
     "MarkedScaled": {"column": "item"},
     "SelfPlay": {"agents": ("one", "two")},
     "RecentVisits": {"size": 3},
-    "Curriculum": {"by": "hops", "buckets": "1,2"},
+    "Curriculum": {"by": "hops", "buckets": (1, 2)},
 }
 
 

@@ -22,13 +22,18 @@ class Several(Component):
     names: tuple[str, ...] = ()
     sizes: tuple[int, ...] = option((1, 2), at_least=1)
     shares: tuple[float, ...] | None = None
+    pairs: tuple[tuple[str, float], ...] = ()
+    groups: tuple[float, ...] | tuple[str | tuple[str, ...], ...] = ()
 
 
-@pytest.mark.parametrize("sizes", [(3, 4), [3, 4], "3,4", " 3 , 4 "])
+@pytest.mark.parametrize("sizes", [(3, 4), [3, 4]])
 def test_every_form_is_kept_as_a_tuple(sizes: Any) -> None:
     assert Several(sizes=sizes).sizes == (3, 4)
     assert hash(Several(sizes=sizes)) == hash(Several(sizes=(3, 4)))
-    assert Several(names=["one", "two"], shares=[1, 0.5]) == Several(names="one,two", shares=(1.0, 0.5))
+    assert Several(names=["one", "two"], shares=[1, 0.5]) == Several(names=("one", "two"), shares=(1.0, 0.5))
+    assert Several(pairs=[["one", 1]]) == Several(pairs=(("one", 1.0),))
+    assert Several(groups=[1, 2]) == Several(groups=(1.0, 2.0))
+    assert Several(groups=[["one", "two"], "three"]) == Several(groups=(("one", "two"), "three"))
 
 
 @pytest.mark.parametrize(
@@ -36,12 +41,15 @@ def test_every_form_is_kept_as_a_tuple(sizes: Any) -> None:
     [
         ({"sizes": (0,)}, "option sizes=.0,. is not possible; give one item or more, each a number of at least 1"),
         ({"sizes": ()}, "give one item or more"),
-        ({"sizes": "a"}, "option sizes=.* is not possible; give a tuple of whole numbers"),
+        ({"sizes": "3,4"}, "option sizes=.* is not possible; give a tuple of whole numbers"),
         ({"sizes": (1, 2.5)}, "give a tuple of whole numbers"),
         ({"sizes": 3}, "option sizes=3 is not possible; give a tuple of whole numbers"),
         ({"names": ("one", "")}, "give a tuple of texts that are not empty"),
         ({"names": ("one", 2)}, "give a tuple of texts that are not empty"),
-        ({"names": "one,,two"}, "give a tuple of texts that are not empty"),
+        ({"names": "one,two"}, "give a tuple of texts that are not empty"),
+        ({"pairs": (("one", 1, 2),)}, "give a tuple of tuples of texts that are not empty and numbers"),
+        ({"pairs": ("one", 1)}, "give a tuple of tuples of texts that are not empty and numbers"),
+        ({"groups": (1, "one")}, "give a tuple of numbers or a tuple of texts that are not empty or tuples of texts"),
         ({"shares": (float("nan"),)}, "give a tuple of numbers or None"),
     ],
 )

@@ -134,7 +134,7 @@ def test_the_image_of_a_grid(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("minigrid")
     names = run("howto/vision", only=0)
     assert capsys.readouterr().out.startswith("Your mission: go to the red ball\nActions: turn left")
-    assert names["view"].content.startswith(b"\x89PNG")
+    assert names["picture"].content.startswith(b"\x89PNG")
 
 
 def test_files_are_merged_beside_the_run() -> None:

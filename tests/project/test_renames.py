@@ -493,15 +493,3 @@ def test_files_of_a_folder_are_rewritten_in_place(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().out == (
         f"{inside / 'one.py'}:2: MCP: removed\n1 files read, 0 changed, 1 places to change by hand\n"
     )
-
-
-def test_a_list_that_was_one_text_is_split_as_it_was_joined() -> None:
-    path = "agentrl_core.recipes.icpi.Imagine"
-    names = Renames({"lists": {f"{path}.actions": "|", f"{path}.places": "list"}})
-    for actions in ("go, then look|1", ["go, then look", "1"]):
-        table = {"component": "icpi.Imagine", "actions": actions, "places": "1, b"}
-        assert names.component("agentrl_core.recipes", table) == {
-            "component": "icpi.Imagine",
-            "actions": ["go, then look", "1"],
-            "places": [1, "b"],
-        }

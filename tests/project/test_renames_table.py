@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.util
 import inspect
+import typing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +33,9 @@ def test_no_new_name_is_an_old_one(names: Renames) -> None:
         again = {old: new for old, new in table.items() if f"{old.rpartition('.')[0]}.{new}" in table}
         assert not again, section
     # A kept name stops a shorter key from renaming a longer path: `advantage.tree` from `tree`.
-    shorter = {old.rpartition(".")[2] for old, new in names.sections["names"].items() if old != new}
+    # Or a module from renaming a function of its name: `group.statistics`.
+    moved = {**names.sections["names"], **names.sections["modules"]}
+    shorter = {old.rpartition(".")[2] for old, new in moved.items() if old != new}
     same = [old for table in names.sections.values() for old, new in table.items() if old == new]
     assert all(old in names.sections["names"] and old.rpartition(".")[2] in shorter for old in same), same
 
@@ -58,9 +63,10 @@ def test_every_new_member_exists(names: Renames) -> None:
 
 @pytest.fixture(scope="module")
 def public(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return every public name before the renames: a path, a path with a method, either with an argument."""
+    """Return every public name and component before the renames: a path, or with a method, either with an argument."""
     text = unpack(tmp_path_factory.mktemp("names"), "public_names.txt").read_text(encoding="utf-8")
-    assert len(text.splitlines()) > 8000
+    assert len(text.splitlines()) > 9000
+    assert text.count("\nagentrl_core.recipes.") > 500
     return text.splitlines()
 
 
@@ -123,3 +129,28 @@ def test_every_public_name_of_before_works_or_is_in_the_table(names: Renames, pu
             if not (removed or takes_all or argument in parameters or new_argument in parameters):
                 lost.append(each)
     assert not lost, f"{len(lost)} names neither work nor are in renames.toml: {lost}"
+
+
+def test_every_module_of_before_is_importable_or_in_the_table(names: Renames, tmp_path: Path) -> None:
+    modules = unpack(tmp_path, "modules.txt").read_text(encoding="utf-8").splitlines()
+    assert len(modules) > 500
+    lost = [each for each in modules if importlib.util.find_spec(names.module(each)) is None]
+    assert not lost, f"{len(lost)} modules neither exist nor are in renames.toml: {lost}"
+
+
+def test_an_option_that_was_dropped_is_removed(names: Renames) -> None:
+    options = names.sections["options"]
+    dropped = [key for key, new in options.items() if "=" in key and not new]
+    assert dropped
+    assert all(is_removed(options[key.partition("=")[0]]) for key in dropped)
+
+
+def test_each_list_of_the_table_is_a_tuple_now_and_has_its_old_place(names: Renames) -> None:
+    table = Table.of(names)
+    assert names.sections["lists"]
+    for key, form in names.sections["lists"].items():
+        owner, _, option = key.rpartition(".")
+        hint = typing.get_type_hints(resolved(names.path(owner)))[option]
+        assert "tuple" in str(hint), key
+        assert form in ("|", "list", "list+", "list="), key
+        assert option in table.order(owner) or option in table.order(table.old(names.path(owner))), key

@@ -17,11 +17,13 @@ from pages import ROOT
 
 import agentrl_core as arl
 import rename
-from agentrl_core import recipes, renames
+from agentrl_core import recipes, renames, replay, select
 from agentrl_core.cli import main
+from agentrl_core.component.component import find_component
 from agentrl_core.data.codes import CODES
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
+from agentrl_core.recipes.inspo import InstructionSearch
 from agentrl_core.renames import Renames
 from agentrl_core.train.options import KEPT
 from agentrl_core.train.run_files import begun
@@ -115,20 +117,12 @@ def test_commands_read_the_runs(runs: Path, command: str, tmp_path: Path, capsys
 
 CORRECTED = ("cory", "rise", "s2pg")
 """Recipes that train a critic too since the file was written."""
-REDESIGNED = ("rl_100",)
-"""Recipes whose component of that name got other options since; the error for their files names the option."""
 
 
 def test_recipes_are_read(tmp_path: Path) -> None:
     files = sorted(unpack(tmp_path, "recipes").glob("*.toml"))
     assert len(files) > 90
     for path in files:
-        if path.stem in REDESIGNED:
-            with pytest.raises(
-                RecipeError, match=f"recipe '{path.stem}': .* option '.*' is unknown; (use one of|did you mean)"
-            ):
-                Recipe.from_toml(path)
-            continue
         recipe = Recipe.from_toml(path)
         assert recipe.name == path.stem
         assert Recipe.from_toml(recipe.to_toml()) == recipe
@@ -141,8 +135,32 @@ def test_rewritten_recipe_files_are_the_same_recipes(tmp_path: Path) -> None:
     for path in unpack(tmp_path, "recipes").glob("*.toml"):
         rewritten = rename.rewrite(path, table)
         assert rewritten.problems == []
-        if path.stem not in REDESIGNED:
-            assert Recipe.from_toml(rewritten.text.decode()) == Recipe.from_toml(path)
+        assert Recipe.from_toml(rewritten.text.decode()) == Recipe.from_toml(path)
+
+
+def test_a_removed_option_with_another_value_is_one_clear_error(tmp_path: Path) -> None:
+    path = unpack(tmp_path, "recipes") / "rl_100.toml"
+    text = shortened(path.read_text(encoding="utf-8"), ("margin = 0.0", "margin = 0.1"))
+    with pytest.raises(RecipeError, match=r"option 'margin' of component '.*rl_100:Gain' was removed; use fraction"):
+        Recipe.from_toml(text)
+
+
+def test_options_that_were_texts_are_tuples() -> None:
+    def read(package: str, **table: Any) -> Any:
+        return find_component(f"agentrl_core.{package}", table)
+
+    stages = read("select", component="Stages", by="domain", buckets="math+logic,code", above=0.5)
+    assert stages == select.Curriculum("domain", (("math", "logic"), "code"), above=0.5)
+    assert read("select", component="Stages", by="hops", buckets="3,8.5") == select.Curriculum("hops", (3, 8.5))
+    assert read("select", component="Quota", targets="math=2,code=0.5").targets == (("math", 2.0), ("code", 0.5))
+    assert read("select", component="Quota", targets="") == select.Quota()
+    assert read("replay", component="Memory", keep="reward, success") == replay.Memory(keep=("reward", "success"))
+    inspo = read("rollout", component="agentrl_core.recipes.inspo:Instructed", begin="Think, then act.|Search.")
+    assert inspo == InstructionSearch(begin=("Think, then act.", "Search."))
+    for each in (stages, inspo):
+        assert type(each).from_dict(json.loads(json.dumps(each.to_dict()))) == each
+    made = recipes.GRPO.replace(select=select.ComposedSelector(stage=stages, quota=select.Quota((("math", 2),))))
+    assert Recipe.from_toml(made.to_toml()) == made
 
 
 # Made-up names, so that names are renamed whatever the table has
@@ -208,8 +226,7 @@ threshold = 2.0
 
 @pytest.mark.usefixtures("old")
 def test_old_names_of_a_recipe_are_todays() -> None:
-    from agentrl_core import loss, schedule, select
-    from agentrl_core.component.component import find_component
+    from agentrl_core import loss, schedule
 
     recipe = Recipe.from_toml(TEXT)
     assert recipe == Recipe(

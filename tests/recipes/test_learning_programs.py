@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from free_place import FreePlace
 from riddles import RIGHT, WRONG, Riddles, check_resumes, rows_of, script, solve, step
 from sampled import RecordingEngine, check_sampled
 
@@ -185,7 +186,7 @@ def test_a_library_of_skills_by_hand() -> None:
 
 
 def test_inspo_draws_an_instruction_and_replaces_the_worse(tmp_path: Path) -> None:
-    program = InstructionSearch(begin="be wrong|be right|be so", every=2, least=1, rate=1.0)
+    program = InstructionSearch(begin=("be wrong", "be right", "be so"), every=2, least=1, rate=1.0)
     recipe = recipes.INSPO.replace(rollout=program)
 
     def speak(context: str, request: Request) -> str:
@@ -213,17 +214,17 @@ def test_inspo_draws_an_instruction_and_replaces_the_worse(tmp_path: Path) -> No
     shares = program.probabilities({"texts": ["a", "b", ""], "weights": [1.0, 0.0, 9.0], "rollouts": [1, 1, 1]})
     np.testing.assert_allclose(shares, [1 / (1 + np.exp(-10)), np.exp(-10) / (1 + np.exp(-10)), 0.0])
     with pytest.raises(RecipeError, match="at least two instructions"):
-        InstructionSearch(begin="alone")
+        InstructionSearch(begin=("alone",))
 
 
 def test_candidates_replace_the_worse_half_of_the_instructions() -> None:
-    program = InstructionSearch(begin="a|b|c|d", every=1, least=3)
+    program = InstructionSearch(begin=("a", "b", "c", "d"), every=1, least=3)
     state = {"texts": ["a", "b", "c", "d"], "weights": [0.5, 0.1, 0.9, 0.1], "rollouts": [3, 3, 3, 2]}
     # d has not been tried enough: one of three is removed, b.
     assert program.worse(state) == [1]
     assert program.worse({**state, "rollouts": [3, 3, 3, 3]}) == [3, 1], "of equal ones the later first"
     assert program.worse({**state, "texts": ["a", "", "c", ""]}) == [], "two stay"
-    batch = solve(InstructionSearch(begin="a|b|c|d", every=100), lambda *_: WRONG, group_size=1).batch
+    batch = solve(InstructionSearch(begin=("a", "b", "c", "d"), every=100), lambda *_: WRONG, group_size=1).batch
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agentrl_core.recipes.inspo.read_notes", lambda *_: ["new"])
         after = program.next({**state, "rollouts": [3, 3, 3, 0]}, IterationRecord.of(batch))
@@ -242,8 +243,7 @@ def test_the_policy_tries_candidate_instructions_and_the_better_one_is_kept() ->
             return next(proposed)
         return RIGHT if "be right" in context else WRONG
 
-    # The third place is empty.
-    run = solve(InstructionSearch(begin="a|b|", every=1, tries=3), speak, tasks=3, group_size=2)
+    run = solve(FreePlace(begin=("a", "b"), every=1, tries=3), speak, tasks=3, group_size=2)
     assert read_notes(run.batch, "instruction") == ["be right"]
     helpers = [
         row for row in run.rows if row.role == "helper" and "riddle?" in row.prompt and "better" not in row.prompt

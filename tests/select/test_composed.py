@@ -102,12 +102,12 @@ def test_quotas_and_stages_make_parts() -> None:
     of = pool(40, ("math", "code"))
     of.column("attempts")
     of._columns["hops"] = np.arange(40) // 10  # 0 to 3
-    quota = ComposedSelector(quota=select.Quota("math=3,code=1"))
+    quota = ComposedSelector(quota=select.Quota((("math", 3), ("code", 1))))
     rows = quota.choose(of, {}, selection_request(16), 5).rows
     assert len(set(rows.tolist())) == 16
     assert (rows % 2).sum() == 4
     stage = ComposedSelector(
-        stage=select.Curriculum("hops", "0,1,2", earlier=0.25), quota=select.Quota("math=1,code=1")
+        stage=select.Curriculum("hops", (0, 1, 2), earlier=0.25), quota=select.Quota((("math", 1), ("code", 1)))
     )
     state = stage.initial_state()
     state["stage"] = {"stage": 2, "begun": 0, "rate": None}
@@ -154,8 +154,8 @@ def test_pool_rule_queue_counts_variants_and_surveys() -> None:
 def test_a_table_makes_the_same_selector() -> None:
     tasks = ComposedSelector(
         pool=select.PoolFilter(above=0.0, attempts=16),
-        stage=select.Curriculum("hops", "3,8"),
-        quota=select.Quota("math=1"),
+        stage=select.Curriculum("hops", (3, 8)),
+        quota=select.Quota((("math", 1),)),
         track=RecentVisits(50, bins=10),
         score=select.OutcomeVariance(),
         sample=select.ProportionalSampler(temperature=0.5, among=3),
@@ -263,7 +263,7 @@ def test_an_interrupted_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
             count=BanditAllocator(2, 4, bins=4),
         ),
         ComposedSelector(track=LearningProgress(), score=Linear(), sample=select.ProportionalSampler(uniform=0.2)),
-        ComposedSelector(stage=select.Curriculum("domain", "even,odd", above=None, iterations=2, earlier=0.25)),
+        ComposedSelector(stage=select.Curriculum("domain", ("even", "odd"), above=None, iterations=2, earlier=0.25)),
         ComposedSelector(track=LogMeanExp(), survey=select.Survey(rollouts=2)),
     ],
 )

@@ -169,7 +169,7 @@ def test_stages_advance() -> None:
     tasks = pool(6)
     tasks.column("attempts")
     tasks._columns["hops"] = np.array([1, 3, 4, 8, 9, 2])
-    stages = select.Curriculum("hops", "3,8", above=0.7, earlier=0.25, smoothing=0.5)
+    stages = select.Curriculum("hops", (3, 8), above=0.7, earlier=0.25, smoothing=0.5)
     assert stages.of(tasks).tolist() == [0, 0, 1, 1, 2, 0]
     assert stages.last == 2
     state = stages.initial_state()
@@ -192,14 +192,14 @@ def test_stages_advance() -> None:
 
 def test_stages_of_domains_by_a_metric_or_by_time() -> None:
     tasks = pool(4, ("preference", "open", "verifiable", "other"))
-    stages = select.Curriculum("domain", "preference+verifiable,open", above=0.7, metric="success@preference")
+    stages = select.Curriculum("domain", (("preference", "verifiable"), "open"), above=0.7, metric="success@preference")
     assert stages.of(tasks).tolist() == [0, 1, 0, -1]
     state = stages.next(stages.initial_state(), Story().visits(0, {}), closed(0, metrics={"success@preference": 0.7}))
     assert state["stage"] == 0
     state = stages.next(state, Story().visits(1, {}), closed(1, metrics={"success@preference": 0.71}))
     assert state["stage"] == 1
     assert stages.parts(state, tasks)[0][0].tolist() == [True, True, True, False]
-    timed = select.Curriculum("domain", "math,code", above=None, iterations=2)
+    timed = select.Curriculum("domain", ("math", "code"), above=None, iterations=2)
     state = timed.initial_state()
     stage_history = []
     for iteration in range(5):
@@ -211,18 +211,22 @@ def test_stages_of_domains_by_a_metric_or_by_time() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"buckets": "3,1"}, "give ascending numbers"),
-        ({"buckets": "3,x"}, "give numbers with commas between"),
-        ({"buckets": "3", "above": None}, "give it or iterations, so that a stage ends"),
+        ({"buckets": (3, 1)}, "give ascending numbers"),
+        ({"buckets": ("3", "8")}, "give ascending numbers"),
+        ({"buckets": (3, "x")}, "give a tuple of numbers or a tuple of texts"),
+        ({"buckets": "3,8"}, "give a tuple of numbers or a tuple of texts"),
+        ({"buckets": ()}, "do not leave it empty"),
+        ({"by": "domain", "buckets": (3, 8)}, "give names of domains"),
+        ({"buckets": (3,), "above": None}, "give it or iterations, so that a stage ends"),
     ],
 )
 def test_impossible_stages(options: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        select.Curriculum("hops", **options)
+        select.Curriculum(**{"by": "hops", **options})
 
 
 def test_quotas_by_hand() -> None:
-    quota = select.Quota("math=3,code=1", at_most=5.0)
+    quota = select.Quota((("math", 3), ("code", 1)), at_most=5.0)
     # Targets 3/4, 1/4, realised 0.9, 0.1: corrections 5/6 and 2.5, so weights 0.625 and 0.625.
     np.testing.assert_allclose(quota.shares({"realised": {"math": 0.9, "code": 0.1}}, ["math", "code"]), [0.5, 0.5])
     # No task of code was kept: its correction is at most 5.
@@ -230,10 +234,15 @@ def test_quotas_by_hand() -> None:
         quota.shares({"realised": {"math": 1.0}}, ["math", "code"]), np.array([0.5625, 1.25]) / 1.8125
     )
     assert quota.shares({"realised": {}}, ["code", "math", "other"]).tolist() == [0.25, 0.75, 0.0]
-    with pytest.raises(InvalidInputError, match="none of the domains of targets='math=3,code=1' is in the pool"):
+    with pytest.raises(
+        InvalidInputError, match=r"none of the domains math, code of targets is in the pool; use some of: other"
+    ):
         quota.shares({"realised": {}}, ["other"])
-    for targets in ("math", "math=-1", "math=0", "math=nan"):
-        with pytest.raises(RecipeError, match="give name=share with commas between"):
+    for targets in ((("math", -1),), (("math", 0),)):
+        with pytest.raises(RecipeError, match="give shares of at least 0, not all 0"):
+            select.Quota(targets)
+    for targets in ("math=1", ("math",), (("math",),), (("math", math.nan),), (("math", 1, 2),)):
+        with pytest.raises(RecipeError, match="give a tuple of tuples of texts that are not empty and numbers"):
             select.Quota(targets)
 
 

@@ -49,7 +49,7 @@ GROUP_SIZES = {"rac": 20, "rstar2": 20}
 SMALLER: dict[str, dict[str, Any]] = {
     "ac_flow": {"hooks": FreezeModel("policy", until=2)},
     "ace_reason": {
-        "select": ComposedSelector(stage=Curriculum("domain", "even,odd", above=None, iterations=2, earlier=0.0))
+        "select": ComposedSelector(stage=Curriculum("domain", ("even", "odd"), above=None, iterations=2, earlier=0.0))
     },
     "props": {"epochs": 1, "minibatches": 4},
     # Texts of a script are unlikely under the models.

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agentrl_core.renames import is_removed
+from agentrl_core.renames import is_removed, items
 from renaming.imports import Imports
 from renaming.kinds import At, Bound, Function, Many, Member, Of, Own, OwnValue, Scope, Several, identifiers, is_class
 from renaming.metrics import Metrics
@@ -16,6 +16,7 @@ from renaming.table import PACKAGE, Table
 
 _PATH = re.compile(rf"{PACKAGE}(\.\w+)+(:\w+)?")
 _SAME = {"iter", "list", "reversed", "set", "sorted", "tuple"}
+_LISTS = {"list", "sorted", "tuple"}
 _FIRST = {"max", "min", "next"}
 
 
@@ -319,6 +320,7 @@ class Rewriter:
         if isinstance(known, Own):
             for base in known.bases:
                 self._keywords(node, base, "")
+                self._positions(node, base)
             return OwnValue(known)
         if isinstance(known, At) and known.path == "dataclasses.replace" and arguments:
             value = self._value(arguments[0])
@@ -326,6 +328,7 @@ class Rewriter:
             return value
         if isinstance(known, At) and known.inside:
             self._keywords(node, known.path, "")
+            self._positions(node, known.path)
             return Of(known.path) if is_class(known.path) else self._typed(self.table.returns(known.path))
         known = Member(known.owner, "__call__") if isinstance(known, Of) else known
         if not isinstance(known, Member):
@@ -348,6 +351,32 @@ class Rewriter:
                 self.source.rename(self.source.span(keyword)[0], name, self.table.argument(owner, method, name))
                 if not method:
                     self.source.text(keyword.value, lambda text, name=name: self.table.word(owner, name, text))
+                    self._listed(keyword.value, owner, name)
+
+    def _positions(self, node: ast.Call, owner: str) -> None:
+        """Edit the options that a call of a class gives without their names."""
+        for name, value in zip(self.table.order(owner), node.args, strict=False):
+            if isinstance(value, ast.Starred):
+                return
+            new = self.table.argument(owner, "", name)
+            if new is not None and is_removed(new):
+                self.source.rename(self.source.span(value)[0], name, new)
+            self._listed(value, owner, name)
+
+    def _listed(self, value: ast.expr, owner: str, option: str) -> None:
+        """Edit the value of an option that is a tuple now and was a text."""
+        form = self.table.list_form(owner, option)
+        if form is None or self._is_list(value):
+            return
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            self.source.tuple(value, items(value.value, form))
+        else:
+            self.source.problem(self.source.span(value)[0], f"{option}: is a tuple now; change its value by hand")
+
+    def _is_list(self, node: ast.expr) -> bool:
+        called = node.func if isinstance(node, ast.Call) else None
+        makes_list = isinstance(called, ast.Name) and called.id in _LISTS
+        return makes_list or isinstance(self._value(self._expression(node)), (Many, Several))
 
     def _of_Await(self, node: ast.Await) -> Any:
         return self._value(self._expression(node.value))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +96,15 @@ class Source:
         if opening and self.content[opening.end() : end - len(opening[1])] == node.value.encode():
             self.replace(opening.end(), node.value, text)
 
+    def tuple(self, node: ast.Constant, items: Sequence[Any]) -> None:
+        """Replace a string literal by the tuple of its items, with the quotes of the literal."""
+        begin, end = self.span(node)
+        opening = LITERAL.match(self.content, begin, end)
+        if opening is None:
+            self.problem(begin, f"{node.value!r}: is a tuple now; change it by hand")
+        else:
+            self.edit(begin, end, _as_tuple(items, opening[1][:1] == b"'"))
+
     def inner(self, node: ast.Constant) -> int | None:
         """Return the first byte of a string's content; None unless the source contains it literally."""
         begin, end = self.span(node)
@@ -102,3 +112,12 @@ class Source:
         if opening is None or self.content[opening.end() : end - len(opening[1])] != node.value.encode():
             return None
         return opening.end()
+
+
+def _as_tuple(items: Sequence[Any], is_single: bool) -> str:  # noqa: FBT001 - the quotes
+    def written(item: Any) -> str:
+        if isinstance(item, list):
+            return _as_tuple(item, is_single)
+        return json.dumps(item, ensure_ascii=False) if isinstance(item, str) and not is_single else repr(item)
+
+    return f"({', '.join(map(written, items))}{',' if len(items) == 1 else ''})"

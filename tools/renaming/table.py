@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from agentrl_core.renames import Renames, by_end, longest
@@ -19,11 +19,18 @@ class Table:
         renames: old and new names.
         types: class by class, method or attribute, of the package before the names changed.
         bases: base of each class.
+        orders: options of each class in their order, for classes with options that are no longer what they were.
     """
 
-    def __init__(self, renames: Renames, types: Mapping[str, str], bases: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        renames: Renames,
+        types: Mapping[str, str],
+        bases: Mapping[str, str],
+        orders: Mapping[str, Sequence[str]],
+    ) -> None:
         self.renames = renames
-        self._types, self._bases = types, bases
+        self._types, self._bases, self._orders = types, bases, orders
         sections = renames.sections
         self._old = {new: old for old, new in sections["names"].items()}
         self._members = {**sections["options"], **sections["methods"]}
@@ -36,13 +43,14 @@ class Table:
             "types 2": by_end(types, 2),
             "types 3": by_end(types, 3),
             "bases": by_end(bases, 1),
+            "orders": by_end(orders, 1),
         }
 
     @classmethod
     def of(cls, renames: Renames, types: Path = TYPES) -> Table:
         """Return the table with the types of the package."""
         tables = tomllib.loads(types.read_text(encoding="utf-8"))
-        return cls(renames, tables["types"], tables["bases"])
+        return cls(renames, tables["types"], tables["bases"], tables["options"])
 
     def old(self, path: str) -> str:
         """Return the old path of a class that has its new path already."""
@@ -79,6 +87,16 @@ class Table:
         """Return the new form of an option's value, if its values are words."""
         options = self.renames.sections["options"]
         return next((new for base in self._line(owner) if (new := options.get(f"{base}.{option}={value}"))), None)
+
+    def order(self, owner: str) -> Sequence[str]:
+        """Return the options of a class in the order of its arguments; none if all options are what they were."""
+        key = longest(self._by_end["orders"], owner, 1)
+        return () if key is None else self._orders[key]
+
+    def list_form(self, owner: str, option: str) -> str | None:
+        """Return how the items of an option that is a tuple now were joined to one text; None for other options."""
+        found = (self.renames.list_form(base, option) for base in self._line(owner))
+        return next((form for form in found if form is not None), None)
 
     def returns(self, function: str) -> str | None:
         """Return the class of a function's result."""

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.renames import Renames
+from renaming.source import Problem
 
 _SPACE = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _KEY = re.compile(r"""[ \t]*([A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*""")
 _TEXT = re.compile(r'"""(?:[^\\]|\\.)*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'', re.DOTALL)
 _PLAIN = re.compile(r"[^,\]}#\n]+")
+_NOT_IN_PLACE = "it cannot be edited in place; write Recipe.from_toml(...).to_toml() over it"
 
 Path = tuple[str | int, ...]
 
@@ -28,6 +30,7 @@ class Entry(NamedTuple):
         begin: its first character.
         end: the one after its last.
         texts: the texts of its value, outside of tables in it: first character and the one after the last.
+        stop: the character after its value; of the header of a table, the one after the key.
     """
 
     table: Path
@@ -35,6 +38,7 @@ class Entry(NamedTuple):
     begin: int
     end: int
     texts: list[tuple[int, int]]
+    stop: int
 
 
 def rewrite(source: str, renames: Renames) -> str:
@@ -56,6 +60,9 @@ def rewrite(source: str, renames: Renames) -> str:
             continue
         table = _inside(data, entry.table)
         new = _renamed(renames, entry.table, table, entry.key)
+        if not new:  # a removed option at its default
+            edits.append((*_line_of(source, entry), ""))
+            continue
         key, value = next(iter(new.items()))
         if key != entry.key and entry.key in source[entry.begin : entry.end]:
             edits.append((entry.begin, entry.end, source[entry.begin : entry.end].replace(entry.key, key)))
@@ -70,8 +77,42 @@ def rewrite(source: str, renames: Renames) -> str:
     for begin, end, text in sorted(set(edits), reverse=True):
         result = result[:begin] + text + result[end:]
     if tomllib.loads(result) != {**renamed, **train}:
-        raise RecipeError("it cannot be edited in place; write Recipe.from_toml(...).to_toml() over it")
+        raise RecipeError(_NOT_IN_PLACE)
     return result
+
+
+def removed(source: str, renames: Renames) -> list[Problem]:
+    """Return the components and options of a recipe that were removed, with their lines."""
+    data = tomllib.loads(source)
+    found: dict[tuple[Path, str], Problem] = {}
+    for entry in entries(source):
+        if entry.table[:1] == ("train",) or entry[:2] == ((), "train"):
+            continue
+        table = _inside(data, entry.table)
+        if isinstance(table[entry.key], dict) or _has_tables(table[entry.key]):
+            continue
+        try:
+            _renamed(renames, entry.table, table, entry.key)
+        except RecipeError as error:
+            line = source.count("\n", 0, entry.begin) + 1
+            found.setdefault((entry.table, str(error)), Problem(line, str(error)))
+    return list(found.values())
+
+
+def _has_tables(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(each, dict) for each in value)
+
+
+def _line_of(source: str, entry: Entry) -> tuple[int, int]:
+    """Return the first character of the line of an entry, and of the next line.
+
+    Raises:
+        RecipeError: the line has more than the entry.
+    """
+    begin, end = source.rfind("\n", 0, entry.begin) + 1, source.find("\n", entry.stop) + 1 or len(source)
+    if source[begin : entry.begin].strip() or source[entry.stop : end].partition("#")[0].strip():
+        raise RecipeError(_NOT_IN_PLACE)
+    return begin, end
 
 
 def is_recipe(data: Mapping[str, Any]) -> bool:
@@ -119,7 +160,7 @@ def entries(source: str) -> Iterator[Entry]:
         here = ()
         keys = scanner.keys()
         for place, (key, begin, end) in enumerate(keys):
-            yield Entry(here, key, begin, end, [])
+            yield Entry(here, key, begin, end, [], end)
             here = (*here, key)
             if many and place == len(keys) - 1:
                 counts[here] = counts.get(here, -1) + 1
@@ -150,12 +191,12 @@ class _Scanner:
     def pair(self, table: Path) -> Iterator[Entry]:
         *outer, (key, begin, end) = self.keys()
         for name, first, last in outer:
-            yield Entry(table, name, first, last, [])
+            yield Entry(table, name, first, last, [], last)
             table = (*table, name)
         self.at += 1  # the equals sign
         texts: list[tuple[int, int]] = []
         inner = list(self.value((*table, key), texts))
-        yield Entry(table, key, begin, end, texts)
+        yield Entry(table, key, begin, end, texts, self.at)
         yield from inner
 
     def value(self, here: Path, texts: list[tuple[int, int]]) -> Iterator[Entry]:

@@ -53,12 +53,12 @@ class Component:
     """Base class of all components, the parts of a recipe.
 
     Subclasses are frozen dataclasses. Their fields are their options, of one of the types `bool`, `int`, `float`,
-    `str`, `Literal`, another component, one of these `| None`, or a `tuple` of numbers or texts; a list that is given
-    for a tuple is kept as one, and a text is split at its commas. `option` declares the range of a number,
-    `column_name` that a text names a column. `needs` and `makes` are declared as tuples of columns, those that are
-    always read and written. On an instance they are complete: with the columns that options name, what components
-    inside it need, and `own_needs` and `own_makes`, for columns that depend on options. A number may be a `Schedule`;
-    a component that runs always holds numbers, since the recipe calls `at` before.
+    `str`, `Literal`, another component, one of these `| None`, or a `tuple` of numbers, texts or tuples; a list that is
+    given for a tuple is kept as one. `option` declares the range of a number, `column_name` that a text names a column.
+    `needs` and `makes` are declared as tuples of columns, those that are always read and written. On an instance they
+    are complete: with the columns that options name, what components inside it need, and `own_needs` and `own_makes`,
+    for columns that depend on options. A number may be a `Schedule`; a component that runs always holds numbers, since
+    the recipe calls `at` before.
 
     Raises:
         RecipeError: an option has the wrong type or is out of range; the message names component, option and value.
@@ -263,8 +263,7 @@ class Component:
                 if option.default is not None:
                     table[option.name] = _NULL
             else:
-                plain = list(value) if isinstance(value, tuple) else value
-                table[option.name] = value.to_dict() if isinstance(value, (Component, Schedule)) else plain
+                table[option.name] = value.to_dict() if isinstance(value, (Component, Schedule)) else _plain(value)
             if isinstance(value, Component) and not isinstance(value, Changing):
                 table[option.name]["component"] = _address(type(value), _package(type(self)))
         return table
@@ -466,7 +465,7 @@ def _fit(value: object, hint: Any) -> tuple[object, bool]:
                 return fitted, True
         return value, False
     if origin is tuple:
-        return _fit_items(value, typing.get_args(hint)[0])
+        return _fit_items(value, typing.get_args(hint))
     if origin is Literal:
         return value, any(value == choice and type(value) is type(choice) for choice in typing.get_args(hint))
     if isinstance(value, Changing) and hint in (float, int):
@@ -483,15 +482,20 @@ def _fit(value: object, hint: Any) -> tuple[object, bool]:
     return value, isinstance(value, hint)
 
 
-def _fit_items(value: object, hint: Any) -> tuple[object, bool]:
-    """Return a tuple of items as `hint` wants each of them; a text is split at its commas."""
-    if isinstance(value, str):
-        parts = [part.strip() for part in value.split(",")] if value.strip() else []
-        value = tuple(int(part) if hint is int and part.isascii() and part.isdigit() else part for part in parts)
+def _fit_items(value: object, hints: tuple[Any, ...]) -> tuple[object, bool]:
+    """Return a tuple or list as a tuple, each item as its hint wants it; `(hint, ...)` is for any number of items."""
     if not isinstance(value, (tuple, list)):
         return value, False
-    fitted = [_fit(item, hint) for item in value]
-    return tuple(item for item, _ in fitted), all(fits and item != "" for item, fits in fitted)
+    if hints[-1] is ...:
+        hints = hints[:1] * len(value)
+    fitted = [_fit(item, hint) for item, hint in zip(value, hints, strict=False)]
+    fits = len(hints) == len(value) and all(fits and item != "" for item, fits in fitted)
+    return tuple(item for item, _ in fitted), fits
+
+
+def _plain(value: Any) -> Any:
+    """Return an option's value with lists in place of tuples."""
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _holds(hint: Any, value: Changing) -> bool:
@@ -499,13 +503,22 @@ def _holds(hint: Any, value: Changing) -> bool:
     return any(isinstance(part, type) and isinstance(value, part) for part in (hint, *typing.get_args(hint)))
 
 
+def _describe_items(hint: Any) -> str:
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(_describe_items(part) for part in typing.get_args(hint))
+    if origin is tuple:
+        *parts, last = (_describe_items(part) for part in typing.get_args(hint) if part is not ...)
+        return f"tuples of {', '.join(parts)}{' and ' if parts else ''}{last}"
+    return {str: "texts that are not empty", int: "whole numbers", float: "numbers"}.get(hint, str(hint))
+
+
 def _describe(hint: Any) -> str:
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):
         return " or ".join(_describe(part) for part in typing.get_args(hint))
     if origin is tuple:
-        item = {str: "texts that are not empty", int: "whole numbers", float: "numbers"}
-        return f"a tuple of {item.get(typing.get_args(hint)[0], str(hint))}"
+        return f"a tuple of {_describe_items(typing.get_args(hint)[0])}"
     if origin is Literal:
         return "one of " + ", ".join(repr(choice) for choice in typing.get_args(hint))
     if hint is type(None):

@@ -95,7 +95,7 @@ ACE_REASON = Recipe(
     select=ComposedSelector(
         stage=Curriculum(
             "domain",
-            "math,code",
+            ("math", "code"),
             above=None,
             iterations=3 * _EVERY,
             earlier=Schedule(0.0, 1.0, iterations=5 * _EVERY, kind="step"),

@@ -9,7 +9,7 @@ over the last B tokens:
 
 s is the share of right answers in the group if the answer itself is right, otherwise 1: a right answer to a hard task
 may be long. Each answer has one importance ratio, and its loss is proportional to its length. Targets are equal here;
-set the shares of your domains with `select.Quota("math=0.4,code=0.3,...")`.
+set the shares of your domains with `select.Quota((("math", 0.4), ("code", 0.3), ...))`.
 
 Equations:
     Read: the public code, the abstract and notes of others; the paper's text was not read.

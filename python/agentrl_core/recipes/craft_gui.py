@@ -89,7 +89,7 @@ class FineGrained(BatchComponent):
 CRAFT_GUI = Recipe(
     name="craft_gui",
     source="arXiv:2508.11360",
-    select=ComposedSelector(stage=Curriculum("reference_steps", "3,8", above=0.8, earlier=0.15)),
+    select=ComposedSelector(stage=Curriculum("reference_steps", (3, 8), above=0.8, earlier=0.15)),
     reward=FineGrained(),
     advantage=GroupRelative(),
     loss=Policy(),

@@ -54,7 +54,7 @@ class InstructionSearch(TextMemory):
     The draw column `instruction` is the number of the group's instruction.
 
     Args:
-        begin: the first instructions, joined by `|`, at least two.
+        begin: the first instructions, at least two.
         temperature: temperature of the softmax over weights.
         rate: how fast a weight follows the rewards.
         every: iterations between two halvings.
@@ -70,16 +70,18 @@ class InstructionSearch(TextMemory):
 
     Example:
         >>> from agentrl_core.recipes.inspo import InstructionSearch
-        >>> program = InstructionSearch(begin="Think.|Search first.")
+        >>> program = InstructionSearch(begin=("Think.", "Search first."))
         >>> program.probabilities(program.initial_state()).tolist()
         [0.5, 0.5]
     """
 
     facts: ClassVar[Mapping[str, ExtraColumn]] = {"instruction": ExtraColumn("trajectory")}
 
-    begin: str = option(
-        "Think step by step.|Search before you answer.|Plan, then act.|Check every answer before you give it.",
-        filled=True,
+    begin: tuple[str, ...] = (
+        "Think step by step.",
+        "Search before you answer.",
+        "Plan, then act.",
+        "Check every answer before you give it.",
     )
     temperature: float = option(0.1, above=0)
     rate: float = option(0.1, above=0, at_most=1)
@@ -95,11 +97,11 @@ class InstructionSearch(TextMemory):
 
     def check_options(self) -> None:
         """Check that there are at least two instructions."""
-        self.require(self.begin.count("|") > 0, "begin", "give at least two instructions, joined by |")
+        self.require(len(self.begin) > 1, "begin", "give at least two instructions")
 
     def initial_state(self) -> State:
         """Return the first instructions, with equal weights."""
-        texts = self.begin.split("|")
+        texts = list(self.begin)
         return {"texts": texts, "weights": [0.0] * len(texts), "rollouts": [0] * len(texts)}
 
     def probabilities(self, state: Mapping[str, Any]) -> np.ndarray:

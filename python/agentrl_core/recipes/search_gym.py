@@ -13,7 +13,7 @@ Equations:
     - S1, reward: 1 or 0, from the environment: `OutcomeScore`.
     - S2, group advantage: `GroupRelative`; its std divides by n - 1.
     - S3, policy loss: `Policy`, with a mean over the policy's own tokens.
-    - S4, stage: `Curriculum("hops", "1", above=0.7)`.
+    - S4, stage: `Curriculum("hops", (1,), above=0.7)`.
 
 Differs:
     - End of the first stage: at a success rate of at least 0.7 in the notes, above 0.7 here.
@@ -28,7 +28,7 @@ from agentrl_core.select import ComposedSelector, Curriculum
 SEARCH_GYM = Recipe(
     name="search_gym",
     source="arXiv:2601.14615",
-    select=ComposedSelector(stage=Curriculum("hops", "1", above=0.7)),
+    select=ComposedSelector(stage=Curriculum("hops", (1,), above=0.7)),
     advantage=GroupRelative(),
     loss=Policy(),
 )

@@ -30,14 +30,14 @@ class Curriculum(Component):
     Stage s chooses tasks of buckets 0 to s, a share `earlier` of them from buckets before s. A stage ends when the
     smoothed success rate of its own bucket (or a metric) exceeds `above`, or after `iterations` iterations.
 
-    Sources: CRAFT-GUI arXiv:2508.11360 (`Curriculum("steps", "3,8", above=0.8, earlier=0.15)`); SearchGym-RL
-    (`above=0.7`); AceReason-Nemotron arXiv:2505.16400 (`Curriculum("domain", "math,code", iterations=, earlier=0.0)`);
-    URPO arXiv:2507.17515 (`metric="success@preference", above=0.7`).
+    Sources: CRAFT-GUI arXiv:2508.11360 (`Curriculum("steps", (3, 8), above=0.8, earlier=0.15)`); SearchGym-RL
+    (`above=0.7`); AceReason-Nemotron arXiv:2505.16400 (`Curriculum("domain", ("math", "code"), iterations=,
+    earlier=0.0)`); URPO arXiv:2507.17515 (`metric="success@preference", above=0.7`).
 
     Args:
         by: column of the pool with the difficulty; `domain`: by the name of the domain.
-        buckets: ascending numbers with commas between, the largest value of each bucket but the last; or names of
-            domains in order, those of one bucket joined by `+`.
+        buckets: ascending numbers, the largest value of each bucket but the last; or the domain of each bucket, or a
+            tuple of its domains.
         above: success rate above which the next stage begins; None: only `iterations` ends one.
         metric: name of a metric to compare with `above`; empty: the success rate of the bucket.
         smoothing: weight of earlier iterations in the smoothed rate.
@@ -49,12 +49,12 @@ class Curriculum(Component):
 
     Example:
         >>> from agentrl_core.select import Curriculum
-        >>> Curriculum("steps", "3,8").initial_state()
+        >>> Curriculum("steps", (3, 8)).initial_state()
         {'stage': 0, 'begun': 0, 'rate': None}
     """
 
     by: str = option(filled=True)
-    buckets: str = option(filled=True)
+    buckets: tuple[float, ...] | tuple[str | tuple[str, ...], ...] = option(filled=True)
     above: float | None = 0.8
     metric: str = ""
     smoothing: float = option(0.0, at_least=0, below=1)
@@ -62,13 +62,19 @@ class Curriculum(Component):
     earlier: float | None = option(None, at_least=0, at_most=1)
 
     def check_options(self) -> None:
-        """Require ascending bounds of buckets."""
-        if self.by != "domain":
-            bounds = self._bounds()
+        """Require ascending bounds of buckets, or names of domains."""
+        if self.by == "domain":
             self.require(
-                all(low < high for low, high in itertools.pairwise(bounds)),
+                not self._bounds,
                 "buckets",
-                "give ascending numbers",
+                'give names of domains, such as ("math", "code")',
+            )
+        else:
+            self.require(
+                len(self._bounds) == len(self.buckets)
+                and all(low < high for low, high in itertools.pairwise(self._bounds)),
+                "buckets",
+                "give ascending numbers, such as (3, 8)",
             )
         self.require(
             self.above is not None or self.iterations is not None,
@@ -76,26 +82,21 @@ class Curriculum(Component):
             "give it or iterations, so that a stage ends",
         )
 
+    @property
     def _bounds(self) -> list[float]:
-        try:
-            bounds = [float(part) for part in self.buckets.split(",")]
-        except ValueError:
-            bounds = [math.nan]
-        self.require(all(map(math.isfinite, bounds)), "buckets", "give numbers with commas between, such as 3,8")
-        return bounds
+        return [bound for bound in self.buckets if isinstance(bound, float)]
 
     @property
     def last(self) -> int:
         """Return the number of the last stage, counted from 0."""
-        return len(self.buckets.split(",")) - (self.by == "domain")
+        return len(self.buckets) - (self.by == "domain")
 
     def of(self, pool: Pool) -> NDArray[np.int64]:
         """Return the bucket of each task; -1 if it is in none."""
         if self.by != "domain":
-            return np.searchsorted(np.array(self._bounds()), pool.column(self.by), side="left").astype(np.int64)
-        bucket_of_domain = {
-            name: place for place, part in enumerate(self.buckets.split(",")) for name in part.split("+")
-        }
+            return np.searchsorted(np.array(self._bounds), pool.column(self.by), side="left").astype(np.int64)
+        domains = [each if isinstance(each, tuple) else (each,) for each in self.buckets]
+        bucket_of_domain = {name: place for place, names in enumerate(domains) for name in names}
         buckets = np.array([bucket_of_domain.get(name, -1) for name in pool.domains], np.int64)
         task_buckets: NDArray[np.int64] = buckets[pool.column("domain")]
         return task_buckets
@@ -142,7 +143,7 @@ class Quota(Component):
     Source: Apriel-Reasoner arXiv:2604.02007 (`at_least=0.1, at_most=10.0`).
 
     Args:
-        targets: `name=share` with commas between; other domains have share 0. Empty: all domains have equal shares.
+        targets: names of domains with their shares; other domains have share 0. Empty: all domains have equal shares.
         power: exponent of the correction; 0: the targets themselves.
         at_most: largest correction.
         at_least: smallest correction, at most 1.
@@ -153,11 +154,11 @@ class Quota(Component):
 
     Example:
         >>> from agentrl_core.select import Quota
-        >>> Quota("math=2,code=1").shares({"realised": {}}, ["code", "math"]).round(3).tolist()
+        >>> Quota((("math", 2), ("code", 1))).shares({"realised": {}}, ["code", "math"]).round(3).tolist()
         [0.333, 0.667]
     """
 
-    targets: str = ""
+    targets: tuple[tuple[str, float], ...] = ()
     power: float = option(1.0, at_least=0)
     at_most: float = option(5.0, at_least=1)
     at_least: float = option(0.0, at_least=0, at_most=1)
@@ -165,21 +166,12 @@ class Quota(Component):
 
     def check_options(self) -> None:
         """Require that the targets are shares."""
-        self._targets()
-
-    def _targets(self) -> dict[str, float]:
-        targets: dict[str, float] = {}
-        for part in filter(None, self.targets.split(",")):
-            name, _, share = part.partition("=")
-            try:
-                targets[name.strip()] = float(share)
-            except ValueError:
-                targets[name.strip()] = math.nan
-        is_valid = all(math.isfinite(share) and share >= 0 for share in targets.values()) and (
-            not targets or sum(targets.values()) > 0
+        shares = dict(self.targets).values()
+        self.require(
+            all(share >= 0 for share in shares) and (not shares or sum(shares) > 0),
+            "targets",
+            'give shares of at least 0, not all 0, such as (("math", 0.7), ("code", 0.3))',
         )
-        self.require(is_valid, "targets", "give name=share with commas between, such as math=0.7,code=0.3")
-        return targets
 
     def initial_state(self) -> State:
         """Return the state before any draw: no realised shares."""
@@ -187,12 +179,12 @@ class Quota(Component):
 
     def shares(self, state: State, domains: Sequence[str]) -> NDArray[np.float64]:
         """Return the share of each domain in the next groups."""
-        target_shares = self._targets() or dict.fromkeys(domains, 1.0)
+        target_shares = dict(self.targets) or dict.fromkeys(domains, 1.0)
         targets = np.array([target_shares.get(domain, 0.0) for domain in domains])
         if targets.sum() == 0:
             raise InvalidInputError(
-                f"{self.title()}: none of the domains of targets={self.targets!r} is in the pool; use some of: "
-                f"{', '.join(domains)}"
+                f"{self.title()}: none of the domains {', '.join(target_shares)} of targets is in the pool; "
+                f"use some of: {', '.join(domains)}"
             )
         targets = targets / targets.sum()
         realised = np.array([state["realised"].get(domain, np.nan) for domain in domains])

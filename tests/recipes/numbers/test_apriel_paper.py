@@ -23,7 +23,7 @@ OUTCOME, PENALTY = recipes.APRIEL.chain("reward")
 def shares(base: Value, rollout_counts: Value) -> Value:
     """Return the shares of domains after a number of rollouts of each."""
     names = [f"domain {place}" for place in range(len(base))]
-    targets = ",".join(f"{name}={share}" for name, share in zip(names, base.tolist(), strict=True))
+    targets = tuple(zip(names, base.tolist(), strict=True))
     realised = dict(zip(names, (rollout_counts / rollout_counts.sum()).tolist(), strict=True))
     return replace(recipes.APRIEL.select.quota, targets=targets).shares({"realised": realised}, names)
 

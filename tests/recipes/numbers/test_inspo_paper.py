@@ -11,6 +11,7 @@ import pytest
 from arithmetic import Value
 from case_files import rollouts
 from common_examples import CommonExamples, advantages, given_advantages, one_rollout, single_tokens
+from free_place import FreePlace
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers
 from riddles import PaidRiddles, solve
@@ -91,7 +92,7 @@ def candidate(proxies: Value) -> Any:
             return next(proposed)
         return next((str(proxy) for place, proxy in enumerate(proxies) if f"candidate {place}" in context), "0")
 
-    program = replace(PROGRAM, begin="a|b|", every=1, candidates=len(proxies))
+    program = FreePlace(begin=("a", "b"), every=1, candidates=len(proxies))
     batch = solve(program, speak, world=PaidRiddles(), tasks=3, group_size=2).batch
     [text] = read_notes(batch, "instruction")
     return batch, int(text.split()[1])

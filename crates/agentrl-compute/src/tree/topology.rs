@@ -324,7 +324,7 @@ mod tests {
     fn parents_that_do_not_form_a_tree_are_reported() {
         assert_eq!(message(&[]), "fine");
         assert_eq!(message(&[-1, 2]), "parents[1] is 2; give -1 for a root, or the row of another node, below 2");
-        assert_eq!(message(&[-2]), "parents[0] is -2; give -1 for a root or the row of another node, below 1");
+        assert_eq!(message(&[-2]), "parents[0] is -2; give -1 for a root, or the row of another node, below 1");
         assert_eq!(
             message(&[0]),
             "parents[0] is 0, which lies below node 0; give a parent that is not below its own child"
