@@ -105,6 +105,11 @@ class MemoryRows:
         """Return a column by name as numbers."""
         return self.columns[name] if name in self.columns else np.asarray(getattr(self, name), np.float64)
 
+    def reasons(self, why: str) -> list[str]:
+        """Return, for each row, a text that explains why it was drawn."""
+        rows = zip(self.iteration.tolist(), self.score.tolist(), self.uses.tolist(), strict=True)
+        return [f"{why}; of iteration {age}, score {score:g}, drawn {uses} times before" for age, score, uses in rows]
+
     def to_state(self) -> State:
         """Return the rows as a table of arrays."""
         own = {column.name: getattr(self, column.name) for column in fields(self) if column.name != _COLUMNS}
