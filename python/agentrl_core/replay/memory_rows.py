@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core._util.stable_hash import stable_hash
 from agentrl_core.component.state import State
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def task_hashes(batch: Batch) -> NDArray[np.int64]:
     if not batch.num_draws:
         return np.zeros(0, np.int64)
     names, place = np.unique(batch.texts("task_id", "draw"), return_inverse=True)
-    hashes = [int.from_bytes(hashlib.blake2b(str(name).encode(), digest_size=8).digest()) >> 1 for name in names]
+    hashes = [stable_hash(str(name).encode(), byteorder="big") for name in names]
     return np.asarray(hashes, np.int64)[place]
 
 
