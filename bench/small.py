@@ -53,8 +53,8 @@ OPTIONS: dict[str, Any] = {
 # Extra or replaced arguments, for functions to which one column a row would mean something else.
 SPECIAL: dict[str, dict[str, Any]] = {
     "returns.optimal_token_baseline": {"group_ids": lambda rows: np.arange(rows // GROUP) // 2},
-    "weight.max_variance_subset": {"count": lambda rows: rows // 2},
-    "weight.top_rows": {"count": lambda rows: rows // 2},
+    "row_selection.max_variance_subset": {"count": lambda rows: rows // 2},
+    "row_selection.top_rows": {"count": lambda rows: rows // 2},
 }
 
 

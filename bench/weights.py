@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from common import Bench
 
-from agentrl_core import weight
-from agentrl_core.weight.importance import importance_weights
-from agentrl_core.weight.select import top_rows
+from agentrl_core.operators.importance import importance_diagnostics, importance_weights
+from agentrl_core.operators.row_selection import top_rows
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # verl imports a part of ray that has moved
@@ -61,7 +60,7 @@ def main() -> None:
     against("importance weights, sequence", "verl", our_weights("sequence"), corrected("sequence"), 1e-3)
 
     def diagnostics() -> list[float]:
-        result = weight.importance_diagnostics(log_ratios, offsets)
+        result = importance_diagnostics(log_ratios, offsets)
         return [result.k1, result.k3, result.chi_squared_token, result.chi_squared_sequence]
 
     def metrics() -> list[float]:

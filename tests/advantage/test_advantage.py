@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agentrl_core import advantage
+from agentrl_core.advantage.relative import leave_one_out
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 REWARDS = [1.0, 0.0, 0.5, 0.25, 2.0, 2.0]
@@ -51,7 +52,7 @@ def test_group_relative_equals_verl(scale: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_leave_one_out_equals_verl(seed: int) -> None:
     rewards, groups = ragged(seed)
-    advantages = advantage.leave_one_out(rewards, groups, singleton="raw")
+    advantages = leave_one_out(rewards, groups, singleton="raw")
     np.testing.assert_allclose(advantages, verl("rloo", rewards, groups), rtol=0, atol=1e-6)
 
 
@@ -73,13 +74,13 @@ def test_group_relative_equals_its_formula(rows: list[tuple[float, int, bool]], 
             alone[members] = [value - np.delete(values, i).mean() for i, value in enumerate(values)]
     advantages = advantage.group_relative(rewards, groups, ddof=ddof, eps=1e-3, valid=valid)
     np.testing.assert_allclose(advantages, expected, rtol=0, atol=1e-6)
-    np.testing.assert_allclose(advantage.leave_one_out(rewards, groups, valid=valid), alone, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(leave_one_out(rewards, groups, valid=valid), alone, rtol=0, atol=1e-6)
 
 
 def test_equal_rewards_and_a_group_of_one_give_exactly_zero() -> None:
     advantages = advantage.group_relative([0.1, 0.1, 0.1, 5.0], [1, 1, 1, 2])
     assert advantages.tolist() == [0.0, 0.0, 0.0, 0.0]
-    assert advantage.leave_one_out([0.5, 0.5, 5.0], [1, 1, 2]).tolist() == [0.0, 0.0, 0.0]
+    assert leave_one_out([0.5, 0.5, 5.0], [1, 1, 2]).tolist() == [0.0, 0.0, 0.0]
 
 
 COLUMNS = {
@@ -113,7 +114,7 @@ def test_every_kind_of_column(rewards: object, groups: object) -> None:
 def test_float32_stays_float32() -> None:
     rewards = np.array(REWARDS, dtype=np.float32)
     assert advantage.group_relative(rewards, GROUPS).dtype == np.float32
-    assert advantage.leave_one_out(torch.from_numpy(rewards), GROUPS).dtype == np.float32
+    assert leave_one_out(torch.from_numpy(rewards), GROUPS).dtype == np.float32
 
 
 def test_nothing_in_nothing_out() -> None:
@@ -135,7 +136,7 @@ def test_nothing_in_nothing_out() -> None:
         (lambda: advantage.group_relative([1.0, 2.0], [1, 1], scale="iqr"), "iqr"),
         (lambda: advantage.group_relative([1.0, 2.0], [1, 1], singleton="one"), "one"),
         (lambda: advantage.group_relative([1.0], np.zeros((1, 3), np.uint8)), r"shape \(1, 3\)"),
-        (lambda: advantage.leave_one_out([1.0, 2.0], [1]), "group_ids has 1 rows"),
+        (lambda: leave_one_out([1.0, 2.0], [1]), "group_ids has 1 rows"),
         (lambda: advantage.gigpo([1.0], [1], [1], [0.5], [1], [0.0]), "steps has dtype float64"),
         (lambda: advantage.gigpo([1.0], [1], [1], [0], [1], [0.0], gamma=2.0), "gamma"),
     ],

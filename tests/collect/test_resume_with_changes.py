@@ -12,11 +12,10 @@ from small_world import SmallWorld
 
 from agentrl_core import Collector, Store, advantage, loss, recipes, replay, select
 from agentrl_core.recipe import Recipe
-from agentrl_core.schedule import PID, Above, Below, Choice, Dual, StopTraining
+from agentrl_core.recipes.gdro_rl import BanditAllocator
+from agentrl_core.schedule import PID, Above, Below, Choice, Dual, Plateau, StopTraining
 from agentrl_core.schedule.adaptive import LogStep
-from agentrl_core.schedule.condition import Plateau
-from agentrl_core.select.allocator import BanditAllocator
-from agentrl_core.select.success_trackers import RecentVisits
+from agentrl_core.select import RecentVisits
 
 CHANCE = select.NearTarget(0.5)
 

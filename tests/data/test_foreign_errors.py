@@ -13,11 +13,12 @@ import torch
 from forests import grow
 
 from agentrl_core import Forest, _core, advantage, group, keys, returns
+from agentrl_core.advantage.relative import leave_one_out
 from agentrl_core.exceptions import CorruptError, InvalidInputError
 from agentrl_core.operators import packing
 from agentrl_core.operators.keys import similar
 from agentrl_core.operators.returns import n_step, optimal_token_baseline
-from agentrl_core.reward.risk import tail_risk
+from agentrl_core.operators.risk import tail_risk
 
 HALF = "a\ud800"
 
@@ -149,7 +150,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         r"rewards\[1\] is nan, but must be finite; correct it, or leave the row out: valid=np.isfinite\(rewards\)",
     ),
     "unknown reward of one": (
-        lambda: advantage.leave_one_out([np.inf, 1.0], [0, 0]),
+        lambda: leave_one_out([np.inf, 1.0], [0, 0]),
         r"rewards\[0\] is inf, but must be",
     ),
     "lengths": (lambda: advantage.group_relative([1.0, 2.0], [0]), "group_ids has 1 rows but rewards has 2; give one"),

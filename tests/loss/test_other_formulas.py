@@ -16,6 +16,7 @@ from torch.nn import functional
 from agentrl_core import loss
 from agentrl_core.component import token
 from agentrl_core.exceptions import InvalidInputError, RecipeError, UnsupportedError
+from agentrl_core.loss.combine import Function
 from agentrl_core.loss.value import soft_minimum
 
 SEEDS = pytest.mark.parametrize("seed", [0, 1])
@@ -459,11 +460,11 @@ def test_a_function_is_a_loss() -> None:
     assert own.foldable
     assert own.separable
     assert own.denominator == "token_mean"
-    assert own == loss.Function.from_dict(own.to_dict())
+    assert own == Function.from_dict(own.to_dict())
     with pytest.raises(RecipeError, match="path='json:dumps' is not possible; give the module:name of a function"):
-        loss.Function(path="json:dumps")
+        Function(path="json:dumps")
     with pytest.raises(RecipeError, match="path='no_such_module:f' cannot be imported"):
-        loss.Function(path="no_such_module:f")
+        Function(path="no_such_module:f")
     with pytest.raises(RecipeError, match="unit='batch' is not possible"):
         loss.function(unit="batch")
 
@@ -489,9 +490,11 @@ from agentrl_core import loss
 policy = loss.Sum(loss.Policy(), loss.Preference("token_mean", kind="hinge"))
 assert policy.needs
 assert "torch" not in sys.modules
+from agentrl_core.loss.combine import Function
 from agentrl_core.loss.value import soft_minimum
 assert soft_minimum.__doc__
 import torch
+from agentrl_core.loss.combine import Function
 assert loss.OutcomeClassifier().unit == "group"
 assert soft_minimum(torch.zeros(1, 2), 1.0).item() == 0.0
 """

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from agentrl_core import weight
-from agentrl_core.reward.group_comparison import top_gap
-from agentrl_core.reward.shape import excess_penalty
+from agentrl_core.operators.group_comparison import top_gap
+from agentrl_core.operators.importance import importance_diagnostics, importance_weights, trust_region
+from agentrl_core.operators.shaping import excess_penalty
 from agentrl_core.weight.denominators import sequence_mean, token_mean
-from agentrl_core.weight.importance import importance_weights, trust_region
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # verl imports a part of ray that has moved
@@ -79,7 +78,7 @@ def test_rejection_masks(batch: SimpleNamespace, kind: str, aggregate: str) -> N
 
 def test_diagnostics(batch: SimpleNamespace) -> None:
     theirs = rollout_corr_helper.compute_offpolicy_metrics(batch.new, batch.old, batch.mask)
-    ours = weight.importance_diagnostics(batch.log_ratios, batch.offsets, mask=batch.flat_mask)
+    ours = importance_diagnostics(batch.log_ratios, batch.offsets, mask=batch.flat_mask)
     assert ours.k1 == pytest.approx(theirs["kl"], rel=1e-6)
     assert ours.k3 == pytest.approx(theirs["k3_kl"], rel=1e-6)
     assert ours.chi_squared_token == pytest.approx(theirs["chi2_token"], rel=1e-6)

@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 
 from agentrl_core import advantage, group, keys, returns
+from agentrl_core.advantage.relative import leave_one_out
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import filters, tree
+from agentrl_core.operators.distance import success_distance
 from agentrl_core.operators.group.baseline import decayed_beta, ema_mean, running_moments, shrunk_mean, window_quantile
 from agentrl_core.operators.group.ranks import PartialStatistics
+from agentrl_core.operators.group_comparison import top_gap, win_rates
 from agentrl_core.operators.keys import history, similar
+from agentrl_core.operators.process_rewards import checklist, implicit_rewards, information_gain
 from agentrl_core.operators.returns import n_step, optimal_token_baseline
-from agentrl_core.reward.distance import success_distance
-from agentrl_core.reward.group_comparison import top_gap, win_rates
-from agentrl_core.reward.majority_vote import answer_clusters
-from agentrl_core.reward.process import checklist, implicit_rewards, information_gain
-from agentrl_core.reward.risk import tail_risk
+from agentrl_core.operators.risk import tail_risk
+from agentrl_core.operators.row_selection import above_quantile
+from agentrl_core.operators.votes import answer_clusters
 from agentrl_core.weight.denominators import sequence_mean, token_mean, turn_mean
-from agentrl_core.weight.select import above_quantile
 
 SCORES = np.array([1.0, 0.0, 0.5, 0.25, 0.75, 0.125])
 GROUPS = np.array([3, 3, 3, 8, 8, 8])
@@ -56,7 +57,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "weight.above_quantile": lambda scores, groups: above_quantile(scores, groups, q=0.5),
     "weight.turn_mean": lambda _, groups: turn_mean(groups, groups),
     "filters.top_groups": lambda scores, groups: filters.top_groups(scores, groups, 0.5),
-    "advantage.leave_one_out": advantage.leave_one_out,
+    "advantage.leave_one_out": leave_one_out,
 }
 
 

@@ -20,8 +20,7 @@ from agentrl_core.recipes.ettrl import TokenForks
 from agentrl_core.recipes.fission import Fission
 from agentrl_core.recipes.intervention import Intervene
 from agentrl_core.recipes.scope import TeacherContinuation
-from agentrl_core.rollout import Group, JudgeLocator, Rollout
-from agentrl_core.rollout.programs.repair import reasoning_steps
+from agentrl_core.rollout import Group, JudgeLocator, Rollout, reasoning_steps
 
 END = "<|im_end|>"
 

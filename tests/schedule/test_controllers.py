@@ -19,9 +19,8 @@ from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.aepo_ae import BangBang
 from agentrl_core.recipes.siren import FirstValue
 from agentrl_core.recipes.vision_zero import Hysteresis
-from agentrl_core.schedule import PID, Above, AdaptiveKL, Below, Choice, Controller, Dual
+from agentrl_core.schedule import PID, Above, AdaptiveKL, Below, Choice, Controller, Dual, Plateau
 from agentrl_core.schedule.adaptive import LogStep
-from agentrl_core.schedule.condition import Plateau
 
 
 def values(controller: Controller, *numbers: float) -> list[float]:

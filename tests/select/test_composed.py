@@ -18,11 +18,10 @@ from agentrl_core.env import StepResult, Task
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
 from agentrl_core.recipes.a_star_po import LogMeanExp
+from agentrl_core.recipes.gdro_rl import BanditAllocator
 from agentrl_core.recipes.teach_my_agent import LearningProgress, Linear
 from agentrl_core.recipes.vade import LearningSignal
-from agentrl_core.select import Band, ComposedSelector, DynamicSampling
-from agentrl_core.select.allocator import BanditAllocator
-from agentrl_core.select.success_trackers import RecentVisits
+from agentrl_core.select import Band, ComposedSelector, DynamicSampling, RecentVisits
 from agentrl_core.select.task_outcomes import TaskOutcomes
 from agentrl_core.select.value_trackers import VisitCount
 

@@ -15,10 +15,12 @@ import agentrl_core as arl
 from agentrl_core import _core, select
 from agentrl_core.component import IterationRecord
 from agentrl_core.exceptions import InvalidInputError, RecipeError
+from agentrl_core.recipes.dart import DecayAllocator
+from agentrl_core.recipes.gdro_rl import BanditAllocator
 from agentrl_core.recipes.teach_my_agent import Linear
 from agentrl_core.recipes.vade import LearningSignal
 from agentrl_core.select import Selection
-from agentrl_core.select.allocator import BanditAllocator, DecayAllocator, ProportionalAllocator
+from agentrl_core.select.allocator import ProportionalAllocator
 
 P = np.array([0.0, 0.25, 0.5, 1.0])
 

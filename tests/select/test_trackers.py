@@ -15,7 +15,7 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.recipes.a_star_po import LogMeanExp
 from agentrl_core.recipes.teach_my_agent import LearningProgress
 from agentrl_core.recipes.v0 import PoolColumn
-from agentrl_core.select.success_trackers import RecentVisits
+from agentrl_core.select import RecentVisits
 from agentrl_core.select.tracker import Candidates
 from agentrl_core.select.value_trackers import VisitCount
 

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_core import weight
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.operators.importance import importance_diagnostics, importance_weights, trust_region
+from agentrl_core.operators.row_selection import above_quantile, max_variance_subset, top_rows
 from agentrl_core.weight.denominators import constant_denominator, sequence_mean, share_weights, token_mean, turn_mean
-from agentrl_core.weight.importance import importance_weights, trust_region
-from agentrl_core.weight.select import above_quantile, max_variance_subset, top_rows
 
 SCORES = st.lists(st.sampled_from([0.0, 1.0, 0.5, -2.0, 1e9, -1e-9]), max_size=12)
 
@@ -126,7 +125,7 @@ def test_prefix_min_is_that_of_its_paper() -> None:
         (lambda: importance_weights([1.0], [0, 1], level="word"), 'level is "word"'),
         (lambda: importance_weights([1.0], [0, 1], at_most=-1.0), "give 0 < at_least <= at_most"),
         (lambda: trust_region([1.0], [0, 1], at_most=0.0, at_least=1.0), "at_least is 1 and at_most 0"),
-        (lambda: weight.importance_diagnostics([], [0]), "mask excludes all tokens"),
+        (lambda: importance_diagnostics([], [0]), "mask excludes all tokens"),
         (lambda: share_weights([0], [0], shared="all"), 'shared is "all"'),
     ],
 )

@@ -4,7 +4,7 @@ from agentrl_core.advantage.baseline import BaselineRelative, TrackedBaseline
 from agentrl_core.advantage.bonus import EntropyBonus
 from agentrl_core.advantage.compat import compat
 from agentrl_core.advantage.gigpo import gigpo
-from agentrl_core.advantage.relative import GroupRelative, Normalisation, group_relative, leave_one_out
+from agentrl_core.advantage.relative import GroupRelative, Normalisation, group_relative
 from agentrl_core.advantage.returns import Discounted, Gae
 from agentrl_core.advantage.tree import TreeRelative
 
@@ -20,5 +20,4 @@ __all__ = [
     "compat",
     "gigpo",
     "group_relative",
-    "leave_one_out",
 ]

@@ -258,8 +258,8 @@ def leave_one_out(
         InvalidInputError: lengths differ, or a valid reward is not finite.
 
     Example:
-        >>> from agentrl_core import advantage
-        >>> advantage.leave_one_out([3.0, 0.0, 0.0], [7, 7, 7]).tolist()
+        >>> from agentrl_core.advantage.relative import leave_one_out
+        >>> leave_one_out([3.0, 0.0, 0.0], [7, 7, 7]).tolist()
         [3.0, -1.5, -1.5]
     """
     return _named(rewards, group_ids, valid, center="leave_one_out", scale="none", singleton=singleton)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from agentrl_core._util.json_text import is_unicode
+from agentrl_core._util.stable_hash import stable_hash
 from agentrl_core.collect import event_loop as loop
 from agentrl_core.collect.event_loop import SlotLimiter, Slots, slot_limiters
 from agentrl_core.collect.failures import Failures, is_wrong_call
@@ -303,7 +303,7 @@ class RolloutDriver:
         """Return 63 random bits from the run's seed, the parts, and the iteration in which a group started."""
         iteration = self._iteration if began is None or self._mode != "train" else began
         text = repr((self._settings.seed, iteration, *parts)).encode()
-        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+        return stable_hash(text)
 
     def episode(self, task: Task, environment: str | None, seed: int) -> RecordedEpisode:
         """Create an episode of a task, which is reset on first use."""

@@ -16,7 +16,7 @@ Declared: TypeAlias = Mapping[str, Mapping[str, str]]
 
 
 class ColumnDeclaration(Protocol):
-    """Interface of a declaration, such as `env.ExtraColumn`."""
+    """Interface of a declaration: the part of `env.ExtraColumn` that tables need, which do not import environments."""
 
     @property
     def level(self) -> Literal["step", "trajectory"]:

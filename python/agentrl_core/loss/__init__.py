@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from agentrl_core._util.lazy import lazy
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.loss.base import ADVANTAGES, Loss, OverRows, Unit, WeightedLoss, metric_sums
-from agentrl_core.loss.combine import Function, Imitation, Sum, function
+from agentrl_core.loss.combine import Imitation, Sum, function
 from agentrl_core.loss.divergence import Divergence
 from agentrl_core.loss.listwise import GroupLoss, ListMatch, OutcomeClassifier
 from agentrl_core.loss.mask import CovarianceMask, InBounds, Mask, TopTokens
@@ -52,7 +52,6 @@ __all__ = [
     "Divergence",
     "EntropyTerm",
     "Expert",
-    "Function",
     "GroupLoss",
     "Imitation",
     "ImportanceRatio",

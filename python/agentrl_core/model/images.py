@@ -28,7 +28,7 @@ IMPOSSIBLE = -1e9
 
 
 class Picture(Protocol):
-    """Interface of images with a hash: the part of `env.Image` that models use."""
+    """Interface of images with a hash: the part of `env.Image` that models use, which do not import environments."""
 
     content: bytes
 

@@ -18,7 +18,7 @@ from agentrl_core.operators import columns
 
 
 class OutputBuffers(Protocol):
-    """Interface of reusable output memory, such as `agentrl_core.model.buffers.PackBuffers`."""
+    """Interface of reusable output memory: `agentrl_core.model.buffers.PackBuffers`, of a higher layer than this."""
 
     def next(self) -> None:
         """Begin the next result, whose arrays may overwrite those of earlier results."""

@@ -38,7 +38,6 @@ from agentrl_core.advantage import BaselineRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Regression
 from agentrl_core.select import Candidates, ComposedSelector, PoolFilter, Survey, Tracker
-from agentrl_core.select.tracker import grown
 from agentrl_core.weight import SelectDraws
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class LogMeanExp(Tracker):
     def next(self, state: State, visits: TaskOutcomes) -> State:
         """Return ln sum exp(r / temperature) and the rollout count of each task after an iteration."""
         visits = visits.subset(~np.isnan(visits.rewards) & (visits.survey | (not self.surveys)))
-        log_sum, count = (grown(state[name], visits.known, 0) for name in ("log_sum", "count"))
+        log_sum, count = (visits.extended(state[name]) for name in ("log_sum", "count"))
         if len(visits):
             places = visits.places
             added = np.logaddexp.reduceat(visits.rewards / self.temperature, visits.offsets[:-1])

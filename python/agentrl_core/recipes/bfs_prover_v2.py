@@ -43,8 +43,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, option, step, sum_rows, token
 from agentrl_core.loss import Imitation
 from agentrl_core.rollout import Group, Rollout, SearchTree, StoredSearches
-from agentrl_core.schedule import SyncModel
-from agentrl_core.schedule.condition import Plateau
+from agentrl_core.schedule import Plateau, SyncModel
 
 if TYPE_CHECKING:
     from agentrl_core import Batch

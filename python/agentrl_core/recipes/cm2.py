@@ -47,7 +47,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option, step
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import KL, Policy
-from agentrl_core.reward.process import checklist
+from agentrl_core.operators.process_rewards import checklist
 from agentrl_core.weight import ImportanceWeight
 
 if TYPE_CHECKING:

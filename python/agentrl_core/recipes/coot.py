@@ -42,7 +42,6 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Policy
 from agentrl_core.rollout import Branch, Group, Rollout, ask_agent
-from agentrl_core.rollout.programs.repair import tokens_before
 
 _STATE = re.compile(r"STATE:\s*(-1|0|1)[,\s]+(-1|0|1)[,\s]+(-1|0|1)(?!\d)")
 
@@ -160,7 +159,7 @@ class _Reader:
         num_kept = (
             self._ends[self._program.fallback(len(self._ends) - 1)]
             if letter is None
-            else tokens_before(branch, tokens, letter)
+            else branch.tokens_before(tokens, letter)
         )
         # Keep at least one token: the guidance must follow generated text.
         branch.rollback(branch.position(here.tokens + max(num_kept, 1)))

@@ -34,7 +34,7 @@ from agentrl_core import Recipe, group
 from agentrl_core.advantage import Normalisation
 from agentrl_core.component import BatchComponent, Column, Rows, draw
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.reward import cluster_votes
+from agentrl_core.operators.votes import cluster_votes
 
 if TYPE_CHECKING:
     from agentrl_core import Batch

@@ -36,24 +36,26 @@ Differs:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, Where, option, sum_rows, token
 from agentrl_core.loss import KL, Clip, Policy, Ratio
+from agentrl_core.operators.row_selection import above_quantile
 from agentrl_core.replay import GroupFailed, Inject, Memory
 from agentrl_core.rollout import ObservationWindow
-from agentrl_core.select import ComposedSelector
-from agentrl_core.select.allocator import DecayAllocator
+from agentrl_core.select import Allocator, ComposedSelector
 from agentrl_core.weight import ImportanceWeight
-from agentrl_core.weight.select import above_quantile
 
 if TYPE_CHECKING:
     from agentrl_core import Batch
+    from agentrl_core.component import State
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,41 @@ class UncertainSteps(BatchComponent):
         chosen = above_quantile(entropies, rows.keys("group_id"), q=self.quantile, strict=False, valid=counts > 0.0)
         weights = chosen[steps].astype(np.float64)
         return Rows(tokens.scale(weights), "token").scale(weights, "kl_weight")
+
+
+@dataclass(frozen=True)
+class DecayAllocator(Allocator):
+    """Allocate fewer rollouts to solved tasks: n up to success rate `above`, then falling to `low` at 1.
+
+    n(p) = max(low, round_up(n min(1, (1 - p) / (1 - above)))), with n the mean of the total. Remaining rollouts are
+    saved.
+
+    Source: DART arXiv:2509.23866, which gives the threshold (0.6) but not the shape of the decay.
+
+    Args:
+        above: success rate above which the number falls.
+        low: fewest rollouts.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> from agentrl_core.recipes.dart import DecayAllocator
+        >>> DecayAllocator().counts({}, {"estimate": np.array([0.3, 0.8, 1.0])}, total=24).tolist()
+        [8, 4, 1]
+    """
+
+    above: float = option(0.6, at_least=0, below=1)
+    low: int = option(1, at_least=1)
+
+    def counts(self, state: State, known: Mapping[str, NDArray[np.float64]], total: int) -> NDArray[np.int32]:  # noqa: ARG002 - no state
+        """Return the number of rollouts of each task."""
+        rates = known["estimate"]
+        per_task = total // max(len(rates), 1)
+        parts = per_task * np.minimum(1.0, (1 - rates) / (1 - self.above))
+        # Rounding errors in the last bits must not add a rollout.
+        return np.clip(np.ceil(parts - 1e-9), min(self.low, per_task), per_task).astype(np.int32)
 
 
 DART = Recipe(

@@ -23,9 +23,9 @@ Equations:
     - 15, distribution: `DifficultyScaled(kind="probability", explore=0.01)`.
     - 16, reweighting: `DifficultyScaled(at_most=15.0)`, the unnormalised weight.
     - 20, arm loss: `BanditAllocator`, with the mean reward instead of minus the prompt loss; not computed: the tests of
-      allocators check it.
-    - 19, budget: `BanditAllocator`; not computed: the tests of allocators check it.
-    - 21, dual step: `BanditAllocator(price_rate=0.01)`, at least 0; not computed: the tests of allocators check it.
+      the allocator check it.
+    - 19, budget: `BanditAllocator`; not computed: the tests of the allocator check it.
+    - 21, dual step: `BanditAllocator(price_rate=0.01)`, at least 0; not computed: the tests of the allocator check it.
     - C1, weight of the code: `DifficultyScaled(kind="probability")`, normalised over all bins and multiplied by their
       number.
     - C2, arm score of the code: left out: it raises the scores of arms with a large loss, equation 20 those with a
@@ -41,6 +41,7 @@ Differs:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -51,12 +52,13 @@ from agentrl_core import Recipe, group, keys
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, column_name, draw, option
 from agentrl_core.loss import KL, Clip, Policy
-from agentrl_core.select import ComposedSelector
-from agentrl_core.select.allocator import BanditAllocator
-from agentrl_core.select.success_trackers import RecentVisits
+from agentrl_core.operators.best_arms import best_arms
+from agentrl_core.select import Allocator, ComposedSelector, RecentVisits
 
 if TYPE_CHECKING:
     from agentrl_core import Batch
+    from agentrl_core.component import State
+    from agentrl_core.select import TaskOutcomes
 
 
 @dataclass(frozen=True)
@@ -198,6 +200,84 @@ def _numbered(known: list[str], names: list[str]) -> tuple[list[str], NDArray[np
     first.sort()
     new = first[rows[first] >= len(known)]
     return [*known, *np.array(names, dtype=object)[new].tolist()], rows, rows[first]
+
+
+@dataclass(frozen=True)
+class BanditAllocator(Allocator):
+    """Choose the number of rollouts by a bandit per difficulty, with a price that keeps the total.
+
+    Tasks lie in bins by the tracker's column `bin` (`RecentVisits(bins=)`), or else by their estimate. Bin b plays arm
+    n_b, all bins together the choice that maximises sum_b ln p_b(n_b) under sum of rollouts = total, where
+
+        p_b = (1 - explore) softmax(S_b) + explore / arms
+        S_b(n_b) <- S_b(n_b) + rate (J_b - price n_b)        of the arm that was played, J_b the bin's mean reward
+        price <- max(0, price + price_rate (mean n - average))
+
+    Source: Rollout-GDRO, arXiv:2601.19280; where text and code differ in the sign of a gain, a larger reward is better.
+
+    Args:
+        low: the smallest arm.
+        high: the largest arm.
+        bins: number of bins of success rates.
+        rate: learning rate of the arms' scores.
+        explore: share of the probability that is uniform over arms.
+        price_rate: learning rate of the price.
+        average: target mean of rollouts per task.
+
+    Raises:
+        RecipeError: an option is out of range.
+
+    Example:
+        >>> from agentrl_core.recipes.gdro_rl import BanditAllocator
+        >>> BanditAllocator(low=2, high=4, bins=3).initial_state()["scores"].shape
+        (3, 3)
+    """
+
+    low: int = option(2, at_least=1)
+    high: int = option(8, at_least=1)
+    bins: int = option(10, at_least=1)
+    rate: float = option(0.65, above=0)
+    explore: float = option(0.01, above=0, at_most=1)
+    price_rate: float = option(0.01, at_least=0)
+    average: float = option(4.0, above=0)
+
+    def check_options(self) -> None:
+        """Require at least one arm."""
+        self.require(self.low <= self.high, "low", f"give a number up to high={self.high}")
+
+    def initial_state(self) -> State:
+        """Return equal arms and price 0."""
+        return {"scores": np.zeros((self.bins, self.high - self.low + 1)), "price": 0.0}
+
+    def _bins(self, known: Mapping[str, NDArray[np.float64]]) -> NDArray[np.int64]:
+        bins = known.get("bin", known["estimate"] * self.bins)
+        return np.clip(bins.astype(np.int64), 0, self.bins - 1)
+
+    def counts(self, state: State, known: Mapping[str, NDArray[np.float64]], total: int) -> NDArray[np.int32]:
+        """Return the arm of each task's bin."""
+        bins = self._bins(known)
+        scores = state["scores"]
+        chances = np.exp(scores - scores.max(axis=1, keepdims=True))
+        chances = (1 - self.explore) * chances / chances.sum(axis=1, keepdims=True) + self.explore / scores.shape[1]
+        sizes = np.bincount(bins, minlength=self.bins).astype(np.uint32)
+        arms = np.arange(self.low, self.high + 1, dtype=np.uint32)
+        played = best_arms(np.log(chances).ravel(), sizes, arms, total=total)
+        return arms[played[bins]].astype(np.int32)
+
+    def next(self, state: State, visits: TaskOutcomes, known: Mapping[str, NDArray[np.float64]]) -> State:
+        """Return scores and price after an iteration."""
+        bins, counts = self._bins(known), visits.counts
+        rewards = visits.sums(np.nan_to_num(visits.rewards))
+        scores = state["scores"].copy()
+        for number in np.unique(bins).tolist():
+            of_bin = bins == number
+            rollouts = int(counts[of_bin].sum())
+            played = int(np.clip(np.round(rollouts / of_bin.sum()), self.low, self.high))
+            gain = rewards[of_bin].sum() / rollouts - state["price"] * played
+            scores[number, played - self.low] += self.rate * gain
+        mean = float(counts.mean()) if len(counts) else self.average
+        price = max(0.0, state["price"] + self.price_rate * (mean - self.average))
+        return {"scores": scores, "price": price}
 
 
 GDRO_RL = Recipe(

@@ -38,12 +38,13 @@ import numpy as np
 from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw
-from agentrl_core.data.codes import CODES
 from agentrl_core.loss import KL, Policy
-from agentrl_core.reward.edits import edit_distances
+from agentrl_core.operators.edits import edit_distances
 
 if TYPE_CHECKING:
     from agentrl_core import Batch
+
+_FINISHED = 0  # a code of column `status`, see docs/format.md
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class WordErrorRate(BatchComponent):
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `score` on draws."""
-        finished = np.flatnonzero(batch.column("status", "draw") == CODES["status"].index("finished"))
+        finished = np.flatnonzero(batch.column("status", "draw") == _FINISHED)
         rows = Rows(batch.select_draws(finished), "draw")
         transcripts, references = (
             [text.split() for text in rows.names(name)] for name in (self.transcript, self.reference)

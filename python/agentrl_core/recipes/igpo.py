@@ -41,8 +41,8 @@ from agentrl_core import Recipe
 from agentrl_core.advantage import Discounted, GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, step
 from agentrl_core.loss import KL, Policy
+from agentrl_core.operators.process_rewards import information_gain
 from agentrl_core.reward import OutcomeScore
-from agentrl_core.reward.process import information_gain
 
 if TYPE_CHECKING:
     from agentrl_core import Batch

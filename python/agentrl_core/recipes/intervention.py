@@ -46,8 +46,8 @@ from agentrl_core.rollout import (
     RoundResult,
     ask_agent,
     fill_template,
+    reasoning_steps,
 )
-from agentrl_core.rollout.programs.repair import reasoning_steps
 
 
 @dataclass(frozen=True)

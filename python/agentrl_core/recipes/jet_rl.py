@@ -34,8 +34,8 @@ from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Rows
 from agentrl_core.loss import Policy
+from agentrl_core.operators.importance import importance_diagnostics
 from agentrl_core.rollout import RecordPrecision
-from agentrl_core.weight import importance_diagnostics
 
 if TYPE_CHECKING:
     from agentrl_core import Batch
@@ -46,7 +46,7 @@ class _Mismatch(NamedTuple):
 
     Attributes:
         mean_difference: mean of |d| over the trained tokens.
-        diagnostics: `weight.importance_diagnostics`: divergences, effective sample size and extreme ratios.
+        diagnostics: divergences, effective sample size and extreme ratios (`importance_diagnostics`).
     """
 
     mean_difference: float

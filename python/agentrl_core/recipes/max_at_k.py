@@ -46,8 +46,8 @@ from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
 from agentrl_core.loss import ADVANTAGES, KL, GroupLoss, Tokens, metric_sums, torch
+from agentrl_core.operators.group_comparison import max_at_k, top_gap
 from agentrl_core.reward import OutcomeScore
-from agentrl_core.reward.group_comparison import max_at_k, top_gap
 
 if TYPE_CHECKING:
     from torch import Tensor

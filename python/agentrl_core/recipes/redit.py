@@ -29,8 +29,8 @@ from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.loss import Policy
+from agentrl_core.operators.shaping import add_noise
 from agentrl_core.reward import OutcomeScore
-from agentrl_core.reward.shape import add_noise
 
 if TYPE_CHECKING:
     from agentrl_core import Batch

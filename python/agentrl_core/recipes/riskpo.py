@@ -52,7 +52,7 @@ from numpy.typing import NDArray
 from agentrl_core import Recipe, group, keys
 from agentrl_core.component import Column, IterationRecord, Rows, StatefulComponent, draw, option
 from agentrl_core.loss import Policy, Ratio
-from agentrl_core.reward.risk import tail_risk, tracked_quantiles
+from agentrl_core.operators.risk import tail_risk, tracked_quantiles
 
 if TYPE_CHECKING:
     from agentrl_core import Batch

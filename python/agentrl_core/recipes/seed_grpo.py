@@ -41,7 +41,7 @@ from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
 from agentrl_core.loss import Policy
-from agentrl_core.reward import cluster_votes
+from agentrl_core.operators.votes import cluster_votes
 
 if TYPE_CHECKING:
     from agentrl_core import Batch

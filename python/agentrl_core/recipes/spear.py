@@ -56,8 +56,6 @@ from agentrl_core.component import (
 )
 from agentrl_core.loss import Clip, CovarianceMask, Policy, Train
 from agentrl_core.replay import Draws, Memory, Replay
-from agentrl_core.replay.inject import reasons
-from agentrl_core.replay.memory_rows import MemoryRows
 from agentrl_core.reward import CombineReward, OutcomeScore
 from agentrl_core.select import Band
 from agentrl_core.weight import FlagFilter, GroupFilter
@@ -117,7 +115,7 @@ class RecalibratedBurst(Replay):
             votes=False,
             probability=probability,
             columns={"recalibrated": (self.coefficient * (chosen.score - median)).astype(np.float32)},
-            reason=reasons(chosen, f"better than the median of the groups, {median:g}"),
+            reason=chosen.reasons(f"better than the median of the groups, {median:g}"),
         )
 
     def next(self, state: State, closed: IterationRecord) -> State:
@@ -127,10 +125,10 @@ class RecalibratedBurst(Replay):
             state = {**state, "memory": self.memory.initial_state()}
         used = np.nan_to_num(np.asarray(finished.column(self.tools, "draw"), np.float64)) >= 1.0
         with_tools = replace(closed, finished=finished.select_draws(np.flatnonzero(used)))
-        rows = MemoryRows.of(finished.select_draws(np.flatnonzero(FRESH.holds(finished))), closed.iteration)
-        known = rows.take(np.isfinite(rows.score))
-        _, groups = np.unique(known.group_id, return_inverse=True)
-        means = np.bincount(groups, known.score) / np.bincount(groups) if len(known) else np.zeros(0)
+        scores = np.asarray(finished.column("score", "draw"), np.float64)
+        known = FRESH.holds(finished) & np.isfinite(scores)
+        _, groups = np.unique(np.asarray(finished.column("group_id", "draw"))[known], return_inverse=True)
+        means = np.bincount(groups, scores[known]) / np.bincount(groups)
         counts = state["counts"]
         # Old means are removed before new ones are added, so there may be one iteration too many, as in the code.
         first = int((np.cumsum(counts[::-1])[::-1] > self.baseline).sum())

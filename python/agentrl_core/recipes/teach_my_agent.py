@@ -39,7 +39,6 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import option
 from agentrl_core.loss import Policy
 from agentrl_core.select import Candidates, ComposedSelector, ProportionalSampler, TaskScore, Tracker
-from agentrl_core.select.tracker import grown
 
 if TYPE_CHECKING:
     from agentrl_core.component import State
@@ -108,7 +107,7 @@ class LearningProgress(Tracker):
     def next(self, state: State, visits: TaskOutcomes) -> State:
         """Return the state after an iteration."""
         visits = visits.subset(~np.isnan(visits.rewards))
-        last, progress, count = (grown(state[name], visits.known, 0) for name in ("last", "progress", "count"))
+        last, progress, count = (visits.extended(state[name]) for name in ("last", "progress", "count"))
         places, returns = visits.places, visits.sums(visits.rewards) / np.maximum(visits.counts, 1)
         has_previous = (count[places] > 0) | self.from_zero
         change = np.abs(returns - last[places])

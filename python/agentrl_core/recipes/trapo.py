@@ -52,7 +52,8 @@ from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, Rows, StatefulComponent, column_name, draw, option
 from agentrl_core.loss import Policy
-from agentrl_core.reward import OutcomeScore, cluster_votes
+from agentrl_core.operators.votes import cluster_votes
+from agentrl_core.reward import OutcomeScore
 
 if TYPE_CHECKING:
     from agentrl_core import Batch

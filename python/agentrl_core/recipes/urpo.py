@@ -42,7 +42,7 @@ from agentrl_core.component import IterationRecord, Rows, State, option
 from agentrl_core.env import ExtraColumn
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Policy
-from agentrl_core.reward.group_comparison import rank_agreement
+from agentrl_core.operators.group_comparison import rank_agreement
 from agentrl_core.rollout import Branch, Group, TextMemory, ask_agent
 
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")

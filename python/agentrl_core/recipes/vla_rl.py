@@ -39,8 +39,7 @@ from agentrl_core.advantage import Gae
 from agentrl_core.loss import Policy, Ratio, Train, Value
 from agentrl_core.reward import CombineReward, OutcomeScore
 from agentrl_core.schedule import FreezeModel
-from agentrl_core.select import ComposedSelector, NearTarget, ProportionalSampler
-from agentrl_core.select.success_trackers import RecentVisits
+from agentrl_core.select import ComposedSelector, NearTarget, ProportionalSampler, RecentVisits
 
 VLA_RL = Recipe(
     name="vla_rl",

@@ -6,7 +6,6 @@ from agentrl_core.replay.inject import GroupFailed, Inject
 from agentrl_core.replay.memory import Memory
 from agentrl_core.replay.mix import Mix
 from agentrl_core.replay.pairs import Pairs, pairs
-from agentrl_core.replay.text_memory import TextLibrary
 
 __all__ = [
     "Draws",
@@ -16,6 +15,5 @@ __all__ = [
     "Mix",
     "Pairs",
     "Replay",
-    "TextLibrary",
     "pairs",
 ]

@@ -15,7 +15,7 @@ from agentrl_core.component.state import IterationRecord, State
 from agentrl_core.data.draws import Draws, OldLogprob, Source
 from agentrl_core.replay.base import Replay
 from agentrl_core.replay.memory import Memory
-from agentrl_core.replay.memory_rows import MemoryRows, policy_versions, task_hashes
+from agentrl_core.replay.memory_rows import policy_versions, task_hashes
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
@@ -128,7 +128,7 @@ class Inject(Replay):
             source=self.source,
             old_logprob=self.old_logprob,
             probability=None if probability is None else probability[: len(rows)],
-            reason=reasons(chosen, f"{self.when.column} says that its group failed"),
+            reason=chosen.reasons(f"{self.when.column} says that its group failed"),
         )
 
     def _members(self, group: Batch, key: int) -> NDArray[np.int64]:
@@ -148,9 +148,3 @@ def newest_version(batch: Batch) -> int | None:
     versions = policy_versions(batch, "max_policy_version")
     known = versions[np.isfinite(versions)]
     return int(known.max()) if len(known) else None
-
-
-def reasons(kept: MemoryRows, why: str) -> list[str]:
-    """Return, for each row, a text that explains why it was drawn."""
-    columns = zip(kept.iteration.tolist(), kept.score.tolist(), kept.uses.tolist(), strict=True)
-    return [f"{why}; of iteration {age}, score {score:g}, drawn {uses} times before" for age, score, uses in columns]

@@ -14,8 +14,8 @@ from agentrl_core.component.state import IterationRecord, State, Stateful
 from agentrl_core.data.codes import CODES
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import keys
+from agentrl_core.operators.row_selection import top_rows
 from agentrl_core.replay.memory_rows import MemoryRows
-from agentrl_core.weight.select import top_rows
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch

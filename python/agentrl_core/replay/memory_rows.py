@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core._util.stable_hash import stable_hash
 from agentrl_core.component.state import State
 
 if TYPE_CHECKING:
@@ -105,6 +105,11 @@ class MemoryRows:
         """Return a column by name as numbers."""
         return self.columns[name] if name in self.columns else np.asarray(getattr(self, name), np.float64)
 
+    def reasons(self, why: str) -> list[str]:
+        """Return, for each row, a text that explains why it was drawn."""
+        rows = zip(self.iteration.tolist(), self.score.tolist(), self.uses.tolist(), strict=True)
+        return [f"{why}; of iteration {age}, score {score:g}, drawn {uses} times before" for age, score, uses in rows]
+
     def to_state(self) -> State:
         """Return the rows as a table of arrays."""
         arrays = {column.name: getattr(self, column.name) for column in fields(self) if column.name != _COLUMNS}
@@ -125,7 +130,7 @@ def task_hashes(batch: Batch) -> NDArray[np.int64]:
     if not batch.num_draws:
         return np.zeros(0, np.int64)
     names, place = np.unique(batch.texts("task_id", "draw"), return_inverse=True)
-    hashes = [int.from_bytes(hashlib.blake2b(str(name).encode(), digest_size=8).digest()) >> 1 for name in names]
+    hashes = [stable_hash(str(name).encode(), byteorder="big") for name in names]
     return np.asarray(hashes, np.int64)[place]
 
 

@@ -13,7 +13,7 @@ from agentrl_core.component.state import IterationRecord, State
 from agentrl_core.data.codes import CODES
 from agentrl_core.data.draws import Draws, OldLogprob, Source
 from agentrl_core.replay.base import Replay
-from agentrl_core.replay.inject import newest_version, reasons
+from agentrl_core.replay.inject import newest_version
 from agentrl_core.replay.memory import Memory
 from agentrl_core.replay.memory_rows import task_hashes
 
@@ -113,7 +113,7 @@ class Mix(Replay):
             source=self.source,
             old_logprob=self.old_logprob,
             probability=probability,
-            reason=reasons(chosen, f"mixed in, {self.memory.order}"),
+            reason=chosen.reasons(f"mixed in, {self.memory.order}"),
         )
 
     def _wanted(self, size: int) -> int:

@@ -1,7 +1,7 @@
 """Phase reward: turns the environment's reward into the score that training uses."""
 
 from agentrl_core.reward.group_comparison import WinRate
-from agentrl_core.reward.majority_vote import AnswerAgreement, cluster_votes
+from agentrl_core.reward.majority_vote import AnswerAgreement
 from agentrl_core.reward.outcome import OutcomeScore, Unscored
 from agentrl_core.reward.process import ImplicitProcess
 from agentrl_core.reward.shape import CombineReward, GaussianProximity, LengthPenalty
@@ -19,5 +19,4 @@ __all__ = [
     "UnitTemperature",
     "Unscored",
     "WinRate",
-    "cluster_votes",
 ]

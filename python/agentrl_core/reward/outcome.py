@@ -10,8 +10,8 @@ import numpy as np
 
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
 from agentrl_core.operators import group
+from agentrl_core.operators.shaping import add_noise
 from agentrl_core.reward.columns import IDENTITY, SCORES, identities
-from agentrl_core.reward.shape import add_noise
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch

@@ -23,7 +23,14 @@ from agentrl_core.rollout.programs.guidance import (
 from agentrl_core.rollout.programs.monte_carlo import MonteCarlo
 from agentrl_core.rollout.programs.observation_window import ObservationWindow
 from agentrl_core.rollout.programs.record_precision import RecordPrecision
-from agentrl_core.rollout.programs.repair import ErrorLocation, ErrorLocator, FlagLocator, JudgeLocator, Repair
+from agentrl_core.rollout.programs.repair import (
+    ErrorLocation,
+    ErrorLocator,
+    FlagLocator,
+    JudgeLocator,
+    Repair,
+    reasoning_steps,
+)
 from agentrl_core.rollout.programs.rounds import RolloutSpec, RoundResult, Rounds
 from agentrl_core.rollout.programs.self_play import SelfPlay
 from agentrl_core.rollout.programs.side_task import SideTask
@@ -74,4 +81,5 @@ __all__ = [
     "gather_or_cancel",
     "insert_text",
     "read_notes",
+    "reasoning_steps",
 ]

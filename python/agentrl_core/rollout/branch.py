@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -169,6 +170,11 @@ class Branch:
     def decode(self, tokens: NDArray[np.int32]) -> str:
         """Decode tokens of the branch to text."""
         return self._runtime.chat(self.agent).decode(tokens)
+
+    def tokens_before(self, tokens: NDArray[np.int32], character: int) -> int:
+        """Return the number of whole tokens of an action before a character of its text."""
+        ends = range(len(tokens) + 1)
+        return bisect.bisect_right(ends, character, key=lambda count: len(self.decode(tokens[:count]))) - 1
 
     @property
     def prompt_messages(self) -> list[Message]:

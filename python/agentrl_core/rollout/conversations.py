@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -10,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core._util.stable_hash import stable_hash
 from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Content, Context, StepResult
 from agentrl_core.env.episode import StepRecord
@@ -83,7 +83,7 @@ class BranchConversations:
         """Create the path of another conversation, which starts in a state."""
         # The number of a conversation is not a count, since the order of conversations depends on timing.
         raw = state.encode() if isinstance(state, str) else state
-        number = int.from_bytes(hashlib.blake2b(raw, digest_size=4).digest(), "little") >> 1
+        number = stable_hash(raw, size=4)
         while number in self._numbers:
             number += 1
         self._numbers.add(number)

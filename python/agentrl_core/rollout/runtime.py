@@ -99,7 +99,7 @@ class RunningEpisode(Protocol):
 
 
 class Runtime(Protocol):
-    """Interface of the collector for groups and their branches."""
+    """Interface of the collector for groups and their branches; `collect` imports this package, not the reverse."""
 
     @property
     def forest(self) -> Forest:

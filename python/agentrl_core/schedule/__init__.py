@@ -2,7 +2,7 @@
 
 from agentrl_core.component.controller import Choice, Controller
 from agentrl_core.schedule.adaptive import AdaptiveKL, Dual
-from agentrl_core.schedule.condition import Above, Below
+from agentrl_core.schedule.condition import Above, Below, Plateau
 from agentrl_core.schedule.feedback import PID
 from agentrl_core.schedule.hook import FreezeModel, Hook, LimitStaleness, RepeatStage, SkipStep, StopTraining, SyncModel
 
@@ -17,6 +17,7 @@ __all__ = [
     "FreezeModel",
     "Hook",
     "LimitStaleness",
+    "Plateau",
     "RepeatStage",
     "SkipStep",
     "StopTraining",

@@ -92,7 +92,7 @@ class Plateau(Condition):
         patience: number of measurements without a rise, at least 1.
 
     Example:
-        >>> from agentrl_core.schedule.condition import Plateau
+        >>> from agentrl_core.schedule import Plateau
         >>> flat = Plateau("success", gain=0.1, patience=2)
         >>> state, values = flat.initial_state(), []
         >>> for success in (0.2, 0.25, 0.25, 0.5):

@@ -11,7 +11,7 @@ from agentrl_core.select.prompt_bandit import PromptBandit
 from agentrl_core.select.retry_queue import RetryQueue
 from agentrl_core.select.sampler import ProportionalSampler, Sampler, TopSampler
 from agentrl_core.select.selector import Selection, SelectionRequest, Selector, Uniform
-from agentrl_core.select.success_trackers import Beta
+from agentrl_core.select.success_trackers import Beta, RecentVisits
 from agentrl_core.select.survey import Survey
 from agentrl_core.select.task_outcomes import TaskOutcomes
 from agentrl_core.select.task_score import NearTarget, OutcomeVariance, TaskScore
@@ -37,6 +37,7 @@ __all__ = [
     "PromptBandit",
     "ProportionalSampler",
     "Quota",
+    "RecentVisits",
     "RetryQueue",
     "Sampler",
     "Selection",

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.component import Component, option
-from agentrl_core.select.tracker import grown
 
 if TYPE_CHECKING:
     from agentrl_core.component.state import State
@@ -75,7 +74,7 @@ class PoolFilter(Component):
             epoch: number of finished epochs.
         """
         visits = visits.subset(~np.isnan(visits.solved))
-        attempts, successes, out = (grown(state[name], len(rows), 0) for name in ("attempts", "successes", "out"))
+        attempts, successes, out = (visits.extended(state[name]) for name in ("attempts", "successes", "out"))
         at = visits.places
         old_weight = 0 if self.newest else 1
         attempts[at] = old_weight * attempts[at] + visits.counts

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.component import option
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.select.tracker import Candidates, Tracker, grown
+from agentrl_core.select.tracker import Candidates, Tracker
 
 if TYPE_CHECKING:
     from agentrl_core.component.state import State
@@ -75,7 +75,7 @@ class Beta(Tracker):
         if ((values < 0) | (values > 1)).any():
             wrong = values[(values < 0) | (values > 1)][0]
             raise InvalidInputError(f"{self.title()}: a reward is {wrong}; with of='reward' give rewards from 0 to 1")
-        successes, failures, last = (grown(state[name], visits.known, 0) for name in ("successes", "failures", "last"))
+        successes, failures, last = (visits.extended(state[name]) for name in ("successes", "failures", "last"))
         at, new_successes = visits.places, visits.sums(values)
         remaining = self.decay * self._idle(last[at], visits.iteration)
         successes[at] = remaining * successes[at] + new_successes
@@ -139,7 +139,7 @@ class RecentVisits(Tracker):
     (`of="success"`).
 
     Example:
-        >>> from agentrl_core.select.success_trackers import RecentVisits
+        >>> from agentrl_core.select import RecentVisits
         >>> RecentVisits(50, bins=10).initial_state()["visits"].shape
         (0, 50)
     """
@@ -171,7 +171,7 @@ class RecentVisits(Tracker):
         visits = visits.subset(~np.isnan(values))
         sums = visits.sums(visits.rewards if self.of == "reward" else visits.solved)
         latest = np.where(sums > 0, 1.0, 0.0) if self.of == "solved" else sums / np.maximum(visits.counts, 1)
-        ring, count, bins = (grown(state[name], visits.known, 0) for name in ("visits", "count", "bin"))
+        ring, count, bins = (visits.extended(state[name]) for name in ("visits", "count", "bin"))
         at = visits.places
         ring[at, count[at] % self.size] = latest
         new = count[at] == 0

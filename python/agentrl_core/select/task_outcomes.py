@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,6 +94,12 @@ class TaskOutcomes:
             variants=self.variants[keep],
             places=self.places[stays],
         )
+
+    def extended(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return a copy of an array of a tracker with a row for each known task; new rows are 0."""
+        longer = np.zeros((self.known, *array.shape[1:]), array.dtype)
+        longer[: len(array)] = array
+        return longer
 
     def sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Sum a number of each rollout by task."""

@@ -59,13 +59,6 @@ class Candidates:
         return Candidates(self.pool, self.rows[keep], self.places[keep], self.iteration)
 
 
-def grown(array: NDArray[Any], known: int, fill: float) -> NDArray[Any]:
-    """Return a copy of an array with one row per known task; new rows are `fill`."""
-    longer = np.full((known, *array.shape[1:]), fill, array.dtype)
-    longer[: len(array)] = array
-    return longer
-
-
 @dataclass(frozen=True)
 class Tracker(Component, ABC):
     """Base class of trackers, which keep a number for each task, in arrays with one row per tried task.

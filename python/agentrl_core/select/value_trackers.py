@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.component import option
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.select.tracker import Candidates, Tracker, grown
+from agentrl_core.select.tracker import Candidates, Tracker
 
 if TYPE_CHECKING:
     from agentrl_core.component.state import State
@@ -39,7 +39,7 @@ class VisitCount(Tracker):
     def next(self, state: State, visits: TaskOutcomes) -> State:
         """Count one more visit for each trained task."""
         visits = visits.subset(~visits.survey)
-        count = grown(state["count"], visits.known, 0)
+        count = visits.extended(state["count"])
         count[visits.places] += 1
         return {"count": count}
 

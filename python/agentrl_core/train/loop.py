@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class TrainingProgress(Protocol):
-    """Interface of progress displays of a run."""
+    """Interface of progress displays of a run; that of the command line is in `cli`, which imports this package."""
 
     def phase(self, name: str, total: int) -> None:
         """Start a phase of `total` steps."""

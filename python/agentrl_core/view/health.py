@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from agentrl_core import weight
+from agentrl_core.operators.importance import importance_diagnostics
 
 if TYPE_CHECKING:
     from agentrl_core.integrations.polars.tables import Tables
@@ -142,7 +142,7 @@ def _effective(tables: Tables, is_recent: pl.Expr) -> Sign | None:
     ratios = tokens.select(pl.col(RECOMPUTED) - pl.col("logprobs")).collect().to_series().drop_nans().drop_nulls()
     if ratios.is_empty():
         return None
-    share = weight.importance_diagnostics(ratios, np.arange(len(ratios) + 1)).effective_fraction
+    share = importance_diagnostics(ratios, np.arange(len(ratios) + 1)).effective_fraction
     level = "good" if share > 0.8 else "watch" if share > 0.5 else "bad"
     return Sign("effective samples", f"{share:.0%}", level, "of the tokens: effective sample size of their weights")
 

@@ -19,7 +19,7 @@ from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import IterationRecord
 from agentrl_core.model.pack import PackOutput
 from agentrl_core.recipes.gdro_rl import DifficultyScaled
-from agentrl_core.select.success_trackers import RecentVisits
+from agentrl_core.select import RecentVisits
 
 EXAMPLES = PaperExamples("gdro_rl")
 WEIGHTED = recipes.GDRO_RL.replace(advantage=GroupRelative(center="none", scale="none"), weight=None, minibatches=1)

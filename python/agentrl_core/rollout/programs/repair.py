@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import bisect
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from agentrl_core.component.component import Component
 from agentrl_core.component.options import option
@@ -58,15 +54,10 @@ def reasoning_steps(branch: Branch) -> list[ReasoningStep]:
         first = turn.begin.tokens
         tokens = branch.tokens[first : first + turn.length]
         for part in re.finditer(r"\S.*?(?=\n\s*\n|\Z)", turn.text, re.DOTALL):
-            inside = tokens_before(branch, tokens, part.start())
+            inside = branch.tokens_before(tokens, part.start())
             place = branch.position(first + inside) if inside else turn.begin
             steps.append(ReasoningStep(len(steps), turn.index, place, part.group()))
     return steps
-
-
-def tokens_before(branch: Branch, tokens: NDArray[np.int32], offset: int) -> int:
-    """Return the number of whole tokens of an action before a character of its text."""
-    return bisect.bisect_right(range(len(tokens) + 1), offset, key=lambda count: len(branch.decode(tokens[:count]))) - 1
 
 
 @dataclass(frozen=True)
@@ -75,8 +66,7 @@ class ErrorLocator(Component, ABC):
 
     Example:
         >>> from dataclasses import dataclass
-        >>> from agentrl_core.rollout import ErrorLocation, ErrorLocator
-        >>> from agentrl_core.rollout.programs.repair import reasoning_steps
+        >>> from agentrl_core.rollout import ErrorLocation, ErrorLocator, reasoning_steps
         >>> @dataclass(frozen=True)
         ... class Last(ErrorLocator):
         ...     async def locate(self, group, branch):

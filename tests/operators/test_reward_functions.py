@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_core import reward
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.reward.distance import success_distance
-from agentrl_core.reward.group_comparison import max_at_k, rank_agreement, top_gap, win_rates
-from agentrl_core.reward.majority_vote import answer_clusters
-from agentrl_core.reward.process import checklist, implicit_rewards, information_gain
-from agentrl_core.reward.risk import tail_risk, tracked_quantiles
-from agentrl_core.reward.shape import add_noise, excess_penalty
+from agentrl_core.operators.distance import success_distance
+from agentrl_core.operators.group_comparison import max_at_k, rank_agreement, top_gap, win_rates
+from agentrl_core.operators.process_rewards import checklist, implicit_rewards, information_gain
+from agentrl_core.operators.risk import tail_risk, tracked_quantiles
+from agentrl_core.operators.shaping import add_noise, excess_penalty
+from agentrl_core.operators.votes import answer_clusters, cluster_votes
 
 NAN = math.nan
 
@@ -49,7 +48,7 @@ def test_large_groups_need_no_large_binomials() -> None:
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans(), st.booleans()), max_size=12))
 def test_votes_by_counting(rows: list[tuple[int, int, bool, bool]]) -> None:
     groups, clusters, parsed, valid = ([row[column] for row in rows] for column in range(4))
-    votes = reward.cluster_votes(clusters, groups, parsed=np.array(parsed, bool), valid=np.array(valid, bool))
+    votes = cluster_votes(clusters, groups, parsed=np.array(parsed, bool), valid=np.array(valid, bool))
     order = list(dict.fromkeys(groups))
     for row in range(len(rows)):
         all_votes = [other for other in range(len(rows)) if groups[other] == groups[row] and valid[other]]
@@ -101,7 +100,7 @@ def test_fixtures_of_the_papers() -> None:
         0.5 * (1 - (length - 11) / 2037)
     )
     # SEED-GRPO's entropies of (4, 4) out of 8.
-    votes = reward.cluster_votes([0] * 4 + [1] * 4, [0] * 8)
+    votes = cluster_votes([0] * 4 + [1] * 4, [0] * 8)
     assert votes.entropy[0] == pytest.approx(math.log(2))
     assert votes.cluster_entropy[0] == pytest.approx(math.log(2))
 

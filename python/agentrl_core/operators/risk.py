@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns
-
-if TYPE_CHECKING:
-    pass
 
 
 def tracked_quantiles(
@@ -36,7 +33,7 @@ def tracked_quantiles(
         InvalidInputError: a number is not finite, levels do not ascend, or the state belongs to other levels.
 
     Example:
-        >>> from agentrl_core.reward.risk import tracked_quantiles
+        >>> from agentrl_core.operators.risk import tracked_quantiles
         >>> read, state = tracked_quantiles(None, [0.0, 1.0, 2.0, 3.0], levels=[0.5])
         >>> read.tolist(), state.tolist()
         ([1.5], [1.5])
@@ -88,7 +85,7 @@ def tail_risk(
         InvalidInputError: lengths differ, a valid number is not finite, or an option is out of range.
 
     Example:
-        >>> from agentrl_core.reward.risk import tail_risk
+        >>> from agentrl_core.operators.risk import tail_risk
         >>> tail_risk([0.0, 5.0], 1.0, 4.0, alpha_low=0.2, alpha_high=0.8).round(6).tolist()
         [-5.0, 0.0]
     """

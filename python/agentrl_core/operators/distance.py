@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.operators import columns
-
-if TYPE_CHECKING:
-    pass
 
 
 def success_distance(
@@ -48,7 +43,7 @@ def success_distance(
         InvalidInputError: shapes do not fit, a valid number is not finite, or an option is out of range.
 
     Example:
-        >>> from agentrl_core.reward.distance import success_distance
+        >>> from agentrl_core.operators.distance import success_distance
         >>> success_distance([[0.0], [1.0], [3.0]], [True, False, False], [7, 7, 7]).round(3).tolist()
         [1.0, 0.596, 0.004]
     """
