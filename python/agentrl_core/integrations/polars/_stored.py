@@ -100,8 +100,8 @@ class _Table(NamedTuple):
     def read(self, rows: _RowRanges, wanted: pl.Schema) -> pl.DataFrame:
         """Read some columns of some rows, from the files that currently have them."""
         names = [*wanted, *(name.removesuffix(_OF_TOKENS) for name in wanted if name.endswith(_OF_TOKENS))]
-        core = self.store._core  # noqa: SLF001
-        found = [pl.DataFrame(table) for table in core.columns(self.name, rows.firsts, rows.ends, names)]
+        parts = self.store._core.columns(self.name, rows.firsts, rows.ends, names)  # noqa: SLF001
+        found = [pl.DataFrame(part) for part in parts]
         return pl.concat([self._whole(part, wanted) for part in found] or [pl.DataFrame(schema=wanted)], rechunk=False)
 
     def _whole(self, part: pl.DataFrame, wanted: pl.Schema) -> pl.DataFrame:
