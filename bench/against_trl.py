@@ -87,13 +87,13 @@ def prompts(work: str) -> list[tuple[list[dict[str, str]], str]]:
         topics = [f"{one} {two}" for one in ("the sea", "a dog", "winter") for two in ("at night", "in Rome", "in May")]
         return [([{"role": "user", "content": f"Write a long story about {topic}."}], "") for topic in topics]
     system = "Say the largest number." if work == "curve" else GUIDE
-    shown = [{"role": "user", "content": "13 45 32"}, {"role": "assistant", "content": "45"}]
-    found = []
+    example = [{"role": "user", "content": "13 45 32"}, {"role": "assistant", "content": "45"}]
+    pairs = []
     for _ in range(512):
         three = chance.sample(range(10, 100), 3)
-        chat = [{"role": "system", "content": system}, *shown, {"role": "user", "content": " ".join(map(str, three))}]
-        found.append((chat, str(max(three))))
-    return found
+        chat = [{"role": "system", "content": system}, *example, {"role": "user", "content": " ".join(map(str, three))}]
+        pairs.append((chat, str(max(three))))
+    return pairs
 
 
 def score(work: str, text: str, answer: str) -> float:
@@ -197,13 +197,13 @@ def ours(options: argparse.Namespace, shape: Work) -> Callable[[], dict[str, Any
                 update.step(optimizer)
         generate.update_weights(policy, version=collect.iteration + 1)
         collect.end_iteration(batch, updates.metrics)
-        whole = [
+        row_lengths = [
             len(plan.input_ids) for draw in range(batch.num_draws) for plan in batch.plan([draw], max_tokens=1 << 20)
         ]
         return {
             **report(spent, began),
             "sampled": int(np.isfinite(batch.column("behaviour_logprob", "token")).sum()),
-            "path_tokens": sum(whole) + len(whole),  # the last token of a row is not run
+            "path_tokens": sum(row_lengths) + len(row_lengths),  # the last token of a row is not run
             "rows_run": rows,
             "reward": float(batch.column("reward", "draw").mean()),
         }
@@ -213,8 +213,8 @@ def ours(options: argparse.Namespace, shape: Work) -> Callable[[], dict[str, Any
 
 def report(spent: Mapping[str, float], began: float) -> dict[str, Any]:
     """Return the CPU seconds of each part and of the whole."""
-    whole = time.process_time() - began
-    return {**spent, "rest": whole - sum(spent.values()), "whole": whole}
+    total = time.process_time() - began
+    return {**spent, "rest": total - sum(spent.values()), "whole": total}
 
 
 def trl(options: argparse.Namespace, shape: Work) -> Callable[[], dict[str, Any]]:
@@ -225,7 +225,7 @@ def trl(options: argparse.Namespace, shape: Work) -> Callable[[], dict[str, Any]
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    go, done = threading.Semaphore(0), threading.Semaphore(0)
+    go, finished = threading.Semaphore(0), threading.Semaphore(0)
     spent: dict[str, float] = {}
     about: dict[str, Any] = {}
     tokenizer = AutoTokenizer.from_pretrained(options.model)
@@ -240,31 +240,31 @@ def trl(options: argparse.Namespace, shape: Work) -> Callable[[], dict[str, Any]
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
             about["step"] = report(spent, about["began"])
-            done.release()
+            finished.release()
 
     class Timed(GRPOTrainer):  # type: ignore[misc]
-        def _generate(self, *given: Any, **named: Any) -> Any:
+        def _generate(self, *arguments: Any, **named: Any) -> Any:
             with timed(spent, "generate"):
-                found = super()._generate(*given, **named)
-            masks = found[2] or [[1] * len(ids) for ids in found[1]]
+                outputs = super()._generate(*arguments, **named)
+            masks = outputs[2] or [[1] * len(ids) for ids in outputs[1]]
             about["sampled"] = sum(map(sum, masks))
-            about["path_tokens"] = sum(map(len, [*found[0], *found[1]]))
-            return found
+            about["path_tokens"] = sum(map(len, [*outputs[0], *outputs[1]]))
+            return outputs
 
         def _prepare_inputs(self, batch: Any) -> Any:
             before = spent.get("generate", 0.0)
             with timed(spent, "scored"):
-                found = super()._prepare_inputs(batch)
+                outputs = super()._prepare_inputs(batch)
             spent["scored"] -= spent.get("generate", 0.0) - before
-            about["rows_run"] = found["prompt_ids"].numel() + found["completion_ids"].numel()
-            return found
+            about["rows_run"] = outputs["prompt_ids"].numel() + outputs["completion_ids"].numel()
+            return outputs
 
-        def training_step(self, *given: Any, **named: Any) -> Any:
+        def training_step(self, *arguments: Any, **named: Any) -> Any:
             before = sum(spent.values())
             with timed(spent, "train"):
-                found = super().training_step(*given, **named)
+                outputs = super().training_step(*arguments, **named)
             spent["train"] -= sum(value for part, value in spent.items() if part != "train") - before
-            return found
+            return outputs
 
     def rollouts(chats: Any, trainer: Any) -> dict[str, Any]:
         starts = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) for chat in chats]
@@ -273,15 +273,16 @@ def trl(options: argparse.Namespace, shape: Work) -> Callable[[], dict[str, Any]
         for turn in range(shape.turns):
             if turn:
                 completions, masks = [row + result for row in completions], [row + [0] * len(result) for row in masks]
-            whole = [[*start, *row] for start, row in zip(starts, completions, strict=True)]
-            new, _ = trainer._generate_single_turn(whole, None, {}, shape.group)  # noqa: SLF001 - what TRL offers
+            sequences = [[*start, *row] for start, row in zip(starts, completions, strict=True)]
+            new, _ = trainer._generate_single_turn(sequences, None, {}, shape.group)  # noqa: SLF001 - what TRL offers
             completions = [row + each for row, each in zip(completions, new, strict=True)]
             masks = [row + [1] * len(each) for row, each in zip(masks, new, strict=True)]
         return {"prompt_ids": starts, "completion_ids": completions, "logprobs": None, "env_mask": masks}
 
     def reward(completions: Any, answer: list[str], **_: Any) -> list[float]:
         rewards = [
-            score(options.work, each[0]["content"], wanted) for each, wanted in zip(completions, answer, strict=True)
+            score(options.work, each[0]["content"], expected)
+            for each, expected in zip(completions, answer, strict=True)
         ]
         about["reward"] = sum(rewards) / len(rewards)
         return rewards
@@ -335,11 +336,11 @@ def trl(options: argparse.Namespace, shape: Work) -> Callable[[], dict[str, Any]
 
     def step() -> dict[str, Any]:
         go.release()
-        done.acquire()
-        found = about["step"]
-        scored = found.pop("scored", 0.0)
-        kept = {name: about[name] for name in ("sampled", "path_tokens", "rows_run", "reward")}
-        return {**found, "rest": found["rest"] + scored, **kept}
+        finished.acquire()
+        outputs = about["step"]
+        scored = outputs.pop("scored", 0.0)
+        totals = {name: about[name] for name in ("sampled", "path_tokens", "rows_run", "reward")}
+        return {**outputs, "rest": outputs["rest"] + scored, **totals}
 
     return step
 
@@ -351,9 +352,9 @@ def serve(options: argparse.Namespace) -> None:
     shape = CURVE if options.work == "curve" else WORK[options.work]
     step = (trl if options.side == "trl" else ours)(options, shape)
     for _ in sys.stdin:
-        found = step()
-        found["peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(f"FIGURES {json.dumps(found)}", flush=True)
+        figures = step()
+        figures["peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(f"FIGURES {json.dumps(figures)}", flush=True)
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)  # the other sides need the memory while they step
     os._exit(0)  # the trainer's thread waits for a step
@@ -401,16 +402,16 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
                 steps[name].append(side.step())
         for side in sides.values():
             side.close()
-        counts = {(found["sampled"], found["path_tokens"]) for each in steps.values() for found in each}
+        counts = {(figures["sampled"], figures["path_tokens"]) for each in steps.values() for figures in each}
         if len({sampled for sampled, _ in counts}) > 1:
             raise SystemExit(f"{work}: the sides sampled unequal numbers of tokens: {counts}")
-        lengths = [np.mean([found["path_tokens"] for found in each]) for each in steps.values()]
+        lengths = [np.mean([figures["path_tokens"] for figures in each]) for each in steps.values()]
         if max(lengths) > 1.02 * min(lengths):  # prompts and the texts between turns are random
             raise SystemExit(f"{work}: the sides have rows of unequal length: {lengths}")
         for name, each in steps.items():
-            mean = {key: float(np.mean([found.get(key, 0.0) for found in each])) for key in each[0]}
-            seconds = np.array([found["whole"] for found in each])
-            ratio = float(np.mean([found["whole"] for found in steps["trl"]])) / mean["whole"]
+            mean = {key: float(np.mean([figures.get(key, 0.0) for figures in each])) for key in each[0]}
+            seconds = np.array([figures["whole"] for figures in each])
+            ratio = float(np.mean([figures["whole"] for figures in steps["trl"]])) / mean["whole"]
             line = {
                 "work": work,
                 "side": name,
@@ -420,7 +421,7 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
                 "sampled_per_second": mean["sampled"] / mean["whole"],
                 "ms_per_row": 1000 * mean["train"] / mean["rows_run"],
                 **mean,
-                "peak_gib": max(found["peak_gib"] for found in each),
+                "peak_gib": max(figures["peak_gib"] for figures in each),
             }
             lines.append(line)
             parts = "  ".join(f"{part} {mean.get(part, 0.0):6.2f}" for part in PARTS)

@@ -49,11 +49,11 @@ def small_config(kind: str) -> Any:
     default = CONFIG_MAPPING[kind]()
     values = _small(default, OVERRIDES.get(kind, {}))
     config = type(default)(**values)
-    wanted = getattr(transformers, CLASSES[kind]).config_class
-    return config if isinstance(config, wanted) else config.get_text_config()
+    config_class = getattr(transformers, CLASSES[kind]).config_class
+    return config if isinstance(config, config_class) else config.get_text_config()
 
 
-def _small(default: Any, given: dict[str, Any]) -> dict[str, Any]:
+def _small(default: Any, overrides: dict[str, Any]) -> dict[str, Any]:
     known = default.to_dict()
     values = {name: value for name, value in SMALL.items() if known.get(name) is not None or name == "vocab_size"}
     for name in [each for each in known if each.endswith(("_token_id", "_token_index"))]:
@@ -61,7 +61,7 @@ def _small(default: Any, given: dict[str, Any]) -> dict[str, Any]:
         if isinstance(known[name], int) and name in ("bos_token_id", "eos_token_id"):
             values[name] = 1
     kinds = known.get("layer_types")
-    layers = given.get("num_hidden_layers", values.get("num_hidden_layers", 4))
+    layers = overrides.get("num_hidden_layers", values.get("num_hidden_layers", 4))
     for name in ("layer_types", "mlp_layer_types", "layers_block_type", "hybrid_override_pattern", "block_types"):
         kinds = known.get(name)
         if isinstance(kinds, (list, tuple)) and kinds and isinstance(kinds[0], str):
@@ -74,7 +74,7 @@ def _small(default: Any, given: dict[str, Any]) -> dict[str, Any]:
             if "vision" in name or "audio" in name or "vq" in name:
                 inner = {key: value for key, value in inner.items() if key in _OF_ENCODERS}
             values[name] = inner
-    return values | given
+    return values | overrides
 
 
 def build(kind: str) -> Any:
@@ -119,14 +119,18 @@ def weights_of(count: int) -> tuple[Tensor, Tensor]:
 
 def plain(model: Any, rows: list[Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor], bool]:
     """Return log-probs, entropies and gradients of each row alone, and whether the logits equal the head's output."""
-    made: list[Tensor] = []
-    handle = head_of(model).register_forward_hook(lambda _module, _given, output: made.append(output.detach().clone()))
+    outputs: list[Tensor] = []
+    handle = head_of(model).register_forward_hook(
+        lambda _module, _inputs, output: outputs.append(output.detach().clone())
+    )
     logprobs, entropies, is_plain = [], [], True
     never = never_sampled(model)  # placeholders of images
     for row in rows:
         logits = model(input_ids=row[None], use_cache=False, return_dict=True).logits[0]
-        is_plain &= len(made) == 1 and made[0].numel() == logits.numel() and torch.equal(made[0][0], logits.detach())
-        made.clear()
+        is_plain &= (
+            len(outputs) == 1 and outputs[0].numel() == logits.numel() and torch.equal(outputs[0][0], logits.detach())
+        )
+        outputs.clear()
         if never is not None:
             logits = logits.index_fill(-1, never, IMPOSSIBLE)
         distribution = logits[:-1].float().log_softmax(-1)
@@ -141,39 +145,39 @@ def gradients(model: nn.Module, logprob: Tensor, entropy: Tensor) -> dict[str, T
     """Return the gradients of the loss, and clear them on the model."""
     by_logprob, by_entropy = weights_of(len(logprob))
     (by_logprob @ logprob + by_entropy @ entropy).backward()
-    found = {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
+    by_name = {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
     model.zero_grad()
-    return found
+    return by_name
 
 
-def differences(model: nn.Module, rows: list[Tensor], layout: PackLayout, wanted: Any) -> dict[str, float]:
+def differences(model: nn.Module, rows: list[Tensor], layout: PackLayout, expected: Any) -> dict[str, float]:
     """The largest differences of log-probs and entropies, in nats, and of gradients, as a share of the largest."""
     pack = pack_of(rows, layout)
     output = pack.run(model)
     logprob, entropy = (in_token_order(pack, each) for each in (output.logprob, output.entropy))
-    return compared((logprob.detach(), entropy.detach(), gradients(model, logprob, entropy)), wanted)
+    return compared((logprob.detach(), entropy.detach(), gradients(model, logprob, entropy)), expected)
 
 
-def compared(found: Any, wanted: Any) -> dict[str, float]:
+def compared(actual: Any, expected: Any) -> dict[str, float]:
     """Return the largest differences of log-probs, entropies and gradients.
 
     The difference of a gradient is divided by the parameter's largest gradient, or by a thousandth of the model's
     largest if that is more. Gradients below a millionth of the model's largest are rounding errors, such as those of a
     key bias, which softmax cancels. Their differences are divided by the model's largest gradient.
     """
-    largest = {name: float(gradient.abs().max()) for name, gradient in wanted[2].items()}
-    whole = max(largest.values())
-    scales = {name: max(own, 1e-3 * whole) if own > 1e-6 * whole else whole for name, own in largest.items()}
+    largest = {name: float(gradient.abs().max()) for name, gradient in expected[2].items()}
+    overall = max(largest.values())
+    scales = {name: max(size, 1e-3 * overall) if size > 1e-6 * overall else overall for name, size in largest.items()}
     return {
-        "logprob": float((found[0] - wanted[0]).abs().max()),
-        "entropy": float((found[1] - wanted[1]).abs().max()),
-        "gradient": max(float((found[2][n] - g).abs().max()) / scales[n] for n, g in wanted[2].items()),
+        "logprob": float((actual[0] - expected[0]).abs().max()),
+        "entropy": float((actual[1] - expected[1]).abs().max()),
+        "gradient": max(float((actual[2][n] - g).abs().max()) / scales[n] for n, g in expected[2].items()),
     }
 
 
 def entry(kind: str) -> dict[str, Any]:
     """Return the row of a type."""
-    begun = time.process_time()
+    started = time.process_time()
     row: dict[str, Any] = {"class": CLASSES[kind], "layouts": [], "errors": {}, "reasons": {}}
     try:
         model = build(kind)
@@ -185,11 +189,11 @@ def entry(kind: str) -> dict[str, Any]:
         row["is_decoder"] = True
     rows = sequences()
     try:
-        wanted = plain(model, rows)
+        expected = plain(model, rows)
     except Exception as error:  # noqa: BLE001
         row["not_built"] = _line(error)
         return row
-    row["plain_logits"] = wanted[3]
+    row["plain_logits"] = expected[3]
     changed = [rows[0].clone()]
     changed[0][0] = (changed[0][0] + 1) % 50
     with torch.no_grad():
@@ -200,7 +204,7 @@ def entry(kind: str) -> dict[str, Any]:
         row["refused"] = "a token's logits depend on the tokens behind it"
     for layout in LAYOUTS:
         try:
-            found = differences(model, rows, layout, wanted)
+            errors = differences(model, rows, layout, expected)
         except AgentRLError as error:
             row["reasons"][layout] = _line(error)
             model.zero_grad()
@@ -209,36 +213,36 @@ def entry(kind: str) -> dict[str, Any]:
             row["reasons"][layout] = f"{type(error).__name__}: {_line(error)}"
             model.zero_grad()
             continue
-        row["errors"][layout] = {name: float(f"{value:.1e}") for name, value in found.items()}
-        holds = _holds(found) or _rounds(kind, rows, wanted, found)
+        row["errors"][layout] = {name: float(f"{value:.1e}") for name, value in errors.items()}
+        holds = _holds(errors) or _rounds(kind, rows, expected, errors)
         if holds and "refused" not in row:
             row["layouts"].append(layout)
         elif not holds:
             row["reasons"][layout] = "differs from the plain forward"
     if not row["layouts"] and "refused" not in row:
         row["refused"] = row["reasons"].get("padded", "no layout equals its plain forward")
-    row["seconds"] = round(time.process_time() - begun, 1)
+    row["seconds"] = round(time.process_time() - started, 1)
     return row
 
 
-def _holds(found: dict[str, float], share: float = 1.0) -> bool:
-    return max(found.values()) < share * LIMIT
+def _holds(errors: dict[str, float], share: float = 1.0) -> bool:
+    return max(errors.values()) < share * LIMIT
 
 
-def _rounds(kind: str, rows: list[Tensor], wanted: Any, found: dict[str, float]) -> bool:
+def _rounds(kind: str, rows: list[Tensor], expected: Any, errors: dict[str, float]) -> bool:
     """Return whether differences are below those of plain forwards with weights moved by one unit in the last place."""
-    if not _holds(found, 30.0):
+    if not _holds(errors, 30.0):
         return False
-    noise = dict.fromkeys(found, 0.0)
+    noise = dict.fromkeys(errors, 0.0)
     for seed in range(3):
         model, generator = build(kind), torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in model.parameters():
                 sign = torch.randint(0, 2, parameter.shape, generator=generator) * 2 - 1
                 parameter.mul_(1.0 + 2.0**-23 * sign)
-        moved = compared(plain(model, rows)[:3], wanted)
+        moved = compared(plain(model, rows)[:3], expected)
         noise = {name: max(value, moved[name]) for name, value in noise.items()}
-    return all(found[name] <= noise[name] for name in found)
+    return all(errors[name] <= noise[name] for name in errors)
 
 
 def _line(error: Exception) -> str:
@@ -251,20 +255,20 @@ def main(kinds: list[str]) -> None:
     transformers.logging.set_verbosity_error()
     layouts.entry_of = lambda _kind: {}  # results do not depend on the types tested before
     torch.set_num_threads(1)
-    found = {}
+    rows = {}
     for kind in kinds or list(CLASSES):
-        found[kind] = entry(kind)
-        print(kind, json.dumps({n: v for n, v in found[kind].items() if n != "class"}), flush=True)
+        rows[kind] = entry(kind)
+        print(kind, json.dumps({n: v for n, v in rows[kind].items() if n != "class"}), flush=True)
     known = json.loads(TABLE.read_text(encoding="utf-8"))["types"]
-    write({kind: found.get(kind, known.get(kind, {})) for kind in CLASSES} if kinds else found)
+    write({kind: rows.get(kind, known.get(kind, {})) for kind in CLASSES} if kinds else rows)
 
 
-def write(found: dict[str, dict[str, Any]]) -> None:
+def write(rows: dict[str, dict[str, Any]]) -> None:
     """Write the table of the package and the page."""
-    table = {"transformers": transformers.__version__, "types": found}
+    table = {"transformers": transformers.__version__, "types": rows}
     TABLE.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     lines = ["| type | layout of `auto` | log-prob | entropy | gradient | others |", "|---|---|---|---|---|---|"]
-    for kind, row in found.items():
+    for kind, row in rows.items():
         lines.append(table_line(kind, row))
     text = PAGE.read_text(encoding="utf-8")
     head, rest = text.split(BEGIN)

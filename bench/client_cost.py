@@ -103,14 +103,14 @@ def recorded(path: Path, counts: list[int], vocabulary: int) -> None:
     with serving(path / "model", path / "log", *arguments) as running:
         (path / "models.json").write_bytes(httpx.get(f"{running.url}/v1/models").content)
         probe: dict[str, Any] = {"max_tokens": 1, "top_k": 1, "logprobs": 2, "ignore_eos": True, "detokenize": False}
-        asked: list[tuple[str, Any, Any]] = [(key(1, 2), [1, 2, 3], probe)]
+        requests: list[tuple[str, Any, Any]] = [(key(1, 2), [1, 2, 3], probe)]
         for request in map(request_of, counts):
             for logprobs in (0, vllm_output.columns(request) + 1):
                 name = key(request.sampling.max_tokens, logprobs)
-                asked.append((name, request.tokens.tolist(), vllm_output.params(request, logprobs)))
-        for name, tokens, params in asked:
-            sent = {"token_ids": tokens, "sampling_params": params}
-            answer = httpx.post(f"{running.url}/inference/v1/generate", json=sent, timeout=600.0).raise_for_status()
+                requests.append((name, request.tokens.tolist(), vllm_output.params(request, logprobs)))
+        for name, tokens, params in requests:
+            payload = {"token_ids": tokens, "sampling_params": params}
+            answer = httpx.post(f"{running.url}/inference/v1/generate", json=payload, timeout=600.0).raise_for_status()
             (path / f"{name}.json").write_bytes(answer.content)
 
 
@@ -121,14 +121,14 @@ def request_of(tokens: int) -> Request:
 
 async def ask(generate: engine.VllmServer, request: Request, count: int) -> list[Segment]:
     """Send a request many times, several at once."""
-    done: list[Segment] = []
+    segments: list[Segment] = []
 
     async def one() -> None:
-        while len(done) < count:
-            done.append(await generate.generate(request))
+        while len(segments) < count:
+            segments.append(await generate.generate(request))
 
     await asyncio.gather(*(one() for _ in range(AT_ONCE)))
-    return done
+    return segments
 
 
 def main() -> None:

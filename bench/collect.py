@@ -186,7 +186,7 @@ def overhead(episodes: Sequence[int], turns: int, runs: int) -> None:
         group_size = min(count, 8)
         tasks = count // group_size
         line = f"{count:>10} "
-        made = []
+        outputs = []
         for way in ways:
             function = lock_step if way == "lock-step" else side_by_side
             world = World(turns, "inline" if way == "lock-step" else way)
@@ -194,9 +194,9 @@ def overhead(episodes: Sequence[int], turns: int, runs: int) -> None:
             each = 1e6 / (tasks * group_size * turns)
             wall, busy = (min(result[place] for result in results) * each for place in (0, 1))
             line += f"{wall:>6.0f} ({busy:>4.0f}) "
-            made.append(results[0][2])
-        for other in made[1:]:
-            check_equal(made[0], other)
+            outputs.append(results[0][2])
+        for other in outputs[1:]:
+            check_equal(outputs[0], other)
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(f"{line}{resident:>12.0f}", flush=True)
 

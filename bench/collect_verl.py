@@ -98,11 +98,11 @@ class Loop(ToolAgentLoop):
         return [5] * 32
 
     async def ct_merge_assistant_token(
-        self, tokens: Any, said: Any, mask: Any, logprobs: Any = None, assistant_logprobs: Any = None
+        self, tokens: Any, assistant_tokens: Any, mask: Any, logprobs: Any = None, assistant_logprobs: Any = None
     ) -> tuple[Any, list[int], list[float]]:
         """Append sampled tokens."""
-        merged = SimpleNamespace(token_ids=tokens + said)
-        return merged, mask + [1] * len(said), (logprobs or []) + assistant_logprobs
+        merged = SimpleNamespace(token_ids=tokens + assistant_tokens)
+        return merged, mask + [1] * len(assistant_tokens), (logprobs or []) + assistant_logprobs
 
     async def ct_merge_context_msg(
         self, before: Any, after: Any, tokens: Any, mask: Any, logprobs: Any = None, tools: Any = None

@@ -149,14 +149,14 @@ def main() -> None:
     def tokens_in(folder: Path) -> list[int]:
         """Return the number and the sum of the written tokens."""
         if list(folder.glob("rows.jsonl")):
-            found = [json.loads(line)["tokens"] for line in (folder / "rows.jsonl").open()]
+            tokens = [json.loads(line)["tokens"] for line in (folder / "rows.jsonl").open()]
         elif list(folder.glob("rows.msgpack")):
-            found = [row["tokens"] for row in msgspec.msgpack.decode((folder / "rows.msgpack").read_bytes())]
+            tokens = [row["tokens"] for row in msgspec.msgpack.decode((folder / "rows.msgpack").read_bytes())]
         else:
             files = [*folder.glob("nodes.arrow"), *folder.glob("nodes/*.arrow")]
             flat = [pa.ipc.open_file(file).read_all()["tokens"].combine_chunks().flatten() for file in files]
-            found = [part.to_numpy() for part in flat]
-        return [sum(map(len, found)), int(sum(np.sum(part, dtype=np.int64) for part in found))]
+            tokens = [part.to_numpy() for part in flat]
+        return [sum(map(len, tokens)), int(sum(np.sum(part, dtype=np.int64) for part in tokens))]
 
     work = f"{total / 1e6:.1f} M tokens"
     for peer, theirs, goal in (("Arrow IPC", arrow, 1 / 1.2), ("msgspec", packed, 1), ("JSONL", lines, 10)):

@@ -148,8 +148,8 @@ def folder(kind: str | None = None) -> Path:
     """
     cores = processor()
     maker = cores.get("vendor_id", "").removeprefix("Authentic").removeprefix("Genuine").lower()
-    own = "-".join([maker, cores["cpu family"], cores["model"]]) if maker else platform.machine()
-    path = RECORD / (kind or own)
+    cpu_name = "-".join([maker, cores["cpu family"], cores["model"]]) if maker else platform.machine()
+    path = RECORD / (kind or cpu_name)
     path.mkdir(parents=True, exist_ok=True)
     return path
 

@@ -80,10 +80,10 @@ def table(base: list[Times], head: list[Times]) -> list[str]:
 
 def call(*command: str | Path, folder: Path = ROOT, **environment: str) -> str:
     """Return the output of a command."""
-    done = subprocess.run(  # noqa: S603 -- the programs below
+    completed = subprocess.run(  # noqa: S603 -- the programs below
         command, cwd=folder, env={**os.environ, **environment}, check=True, stdout=subprocess.PIPE, text=True
     )
-    return done.stdout
+    return completed.stdout
 
 
 def built(source: Path, side: Path, target: Path) -> None:
@@ -130,9 +130,9 @@ def main() -> None:
     parser.add_argument("base")
     parser.add_argument("bench", nargs="?", default="group_advantage")
     parser.add_argument("--rounds", type=int, default=10)
-    given = sys.argv[1:]
-    end = given.index("--") if "--" in given else len(given)
-    options = parser.parse_args(given[:end])
+    arguments = sys.argv[1:]
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    options = parser.parse_args(arguments[:end])
     if not (ROOT / "bench" / f"{options.bench}.py").exists():
         parser.error(f"there is no bench/{options.bench}.py")
     if options.rounds < 3:
@@ -146,13 +146,13 @@ def main() -> None:
     for side in sides:
         shutil.rmtree(side / "bench", ignore_errors=True)
         shutil.copytree(ROOT / "bench", side / "bench", ignore=shutil.ignore_patterns("record", "__pycache__"))
-    found: dict[Path, list[Times]] = {side: [] for side in sides}
+    times: dict[Path, list[Times]] = {side: [] for side in sides}
     for number in range(options.rounds):
         for side in sides if number % 2 == 0 else sides[::-1]:
-            found[side].append(run(side, options.bench, given[end + 1 :]))
+            times[side].append(run(side, options.bench, arguments[end + 1 :]))
         print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
     print(f"{options.bench}: {options.base} beside this tree, {options.rounds} rounds")
-    print("\n".join(table(found[sides[0]], found[sides[1]])))
+    print("\n".join(table(times[sides[0]], times[sides[1]])))
 
 
 if __name__ == "__main__":

@@ -80,9 +80,9 @@ def trained(start: Any, tokenizer: Any, world: Any, staleness: int, options: Any
     ages, success = [], []
     begin = time.perf_counter()
     for iteration in range(options.iterations):
-        asked = time.perf_counter()
+        started = time.perf_counter()
         batch = collect(tasks=options.tasks, group_size=8)
-        waited += time.perf_counter() - asked
+        waited += time.perf_counter() - started
         ages.append(age(batch, iteration))
         success.append(float(np.mean(batch.column("success", "draw"))))
         batch = recipes.GRPO.credit(batch)

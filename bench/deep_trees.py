@@ -85,9 +85,9 @@ def seconds_of(make: Callable[[int], arl.Forest], size: int) -> tuple[dict[str, 
 
     def timed(name: str, call: Callable[[], Any]) -> Any:
         start = time.process_time()
-        made = call()
+        result = call()
         parts[name] = time.process_time() - start
-        return made
+        return result
 
     forest = timed("grow", lambda: make(size))
     batch = timed("freeze", forest.freeze)

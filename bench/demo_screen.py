@@ -41,8 +41,8 @@ _LAST_RATE = 0.1
 
 def evaluated(collect: arl.Collector, screens: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the success of each held-out screen: the share of successful samples."""
-    found = collect.evaluate(tasks=screens, samples=SAMPLES)
-    return np.asarray(found.successes / found.samples, np.float64)
+    evaluation = collect.evaluate(tasks=screens, samples=SAMPLES)
+    return np.asarray(evaluation.successes / evaluation.samples, np.float64)
 
 
 def interval(gains: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:
@@ -64,10 +64,10 @@ def learned(path: Path, shows: Any, options: Any, seed: int) -> tuple[dict[str, 
     common: dict[str, Any] = {"seed": seed, "sampling": SAMPLING, "context_tokens": 128}
     collect = arl.Collector(generate, world, recipes.GRPO, task_pool=world.train, **common)
     others = arl.Collector(generate, shuffled, recipes.GRPO, task_pool=world.train, **common)
-    found: dict[str, Any] = {"warm_start_loss": float(np.mean(losses[-25:]))}
+    figures: dict[str, Any] = {"warm_start_loss": float(np.mean(losses[-25:]))}
     before = evaluated(collect, screens)
     if shows == "own":
-        found["shuffled_before"] = float(evaluated(others, screens).mean())
+        figures["shuffled_before"] = float(evaluated(others, screens).mean())
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, weight_decay=0.0)
     rewards = []
     for iteration in range(iterations):
@@ -92,11 +92,11 @@ def learned(path: Path, shows: Any, options: Any, seed: int) -> tuple[dict[str, 
             print(f"seed {seed} {shows:<7} iteration {iteration + 1} success {mean:.3f}", flush=True)
     after = evaluated(collect, screens)
     if shows == "own":
-        found["shuffled_after"] = float(evaluated(others, screens).mean())
+        figures["shuffled_after"] = float(evaluated(others, screens).mean())
     collect.close()
     others.close()
     generate.close()
-    found |= {
+    figures |= {
         "before": float(before.mean()),
         "after": float(after.mean()),
         "gain": interval(after - before),
@@ -104,7 +104,7 @@ def learned(path: Path, shows: Any, options: Any, seed: int) -> tuple[dict[str, 
         "warm_start_seconds": warm,
         "seconds": time.perf_counter() - begin,
     }
-    return found, model, processor
+    return figures, model, processor
 
 
 def played(path: Path, model: Any, processor: Any, tasks: int) -> dict[str, int]:
@@ -139,18 +139,18 @@ def engine_images(observation: Any) -> tuple[env.Image, ...]:
     return tuple(part for part in observation["content"] if isinstance(part, env.Image))
 
 
-def shown(found: list[float]) -> str:
+def shown(estimate: list[float]) -> str:
     """Format a number and its interval."""
-    return "{:.3f} [{:.3f}, {:.3f}]".format(*found)
+    return "{:.3f} [{:.3f}, {:.3f}]".format(*estimate)
 
 
 def job(path: Path, shows: str, options: Any, seed: int) -> dict[str, Any]:
     """Train one policy in a process of its own; play in the browser if it sees screens. Return the figures."""
     torch.set_num_threads(1)
-    found, model, processor = learned(path, shows, options, seed)
+    figures, model, processor = learned(path, shows, options, seed)
     if shows == "own" and options.played:
-        found["browser"] = played(path, model, processor, options.played)
-    return found | {"cpu_seconds": time.process_time()}
+        figures["browser"] = played(path, model, processor, options.played)
+    return figures | {"cpu_seconds": time.process_time()}
 
 
 def main() -> None:
@@ -185,13 +185,13 @@ def main() -> None:
             for seed in options.seeds
         ]
         for seed, seeing, blind in running:
-            found, unseen = seeing.result(), blind.result()
-            bench.lines.append({"seed": seed, **found, "text_only": unseen})
+            result, unseen = seeing.result(), blind.result()
+            bench.lines.append({"seed": seed, **result, "text_only": unseen})
             print(
-                f"seed {seed} before {found['before']:.3f} after {found['after']:.3f} gain {shown(found['gain'])}, "
-                f"shuffled {found['shuffled_before']:.3f} and {found['shuffled_after']:.3f}, text only "
-                f"{unseen['before']:.3f} and {unseen['after']:.3f}, browser {found.get('browser')}, "
-                f"{found['seconds']:.0f} s",
+                f"seed {seed} before {result['before']:.3f} after {result['after']:.3f} gain {shown(result['gain'])}, "
+                f"shuffled {result['shuffled_before']:.3f} and {result['shuffled_after']:.3f}, text only "
+                f"{unseen['before']:.3f} and {unseen['after']:.3f}, browser {result.get('browser')}, "
+                f"{result['seconds']:.0f} s",
                 flush=True,
             )
     bench.write(

@@ -58,9 +58,9 @@ def main() -> None:
     for runs in options.runs:
         for environments in options.environments:
             seconds, busy, batch = collected(World(TURNS, runs), environments, options.episodes)
-            found = batch.column("token", "token")
-            assert tokens is None or np.array_equal(tokens, found)
-            tokens = found
+            batch_tokens = batch.column("token", "token")
+            assert tokens is None or np.array_equal(tokens, batch_tokens)
+            tokens = batch_tokens
             steps = options.episodes * TURNS
             line = {
                 "work": f"{environments} environments, {runs}",

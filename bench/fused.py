@@ -47,12 +47,12 @@ def status(field: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
-def read(made: tuple[Tensor, Tensor, Tensor]) -> list[float]:
+def read(result: tuple[Tensor, Tensor, Tensor]) -> list[float]:
     """Return the loss, and the gradients projected on a few random directions."""
-    value, by_hidden, by_weight = made
-    sides = [torch.randn(gradient.shape, generator=torch.Generator().manual_seed(1)) for gradient in made[1:]]
-    seen = [(side * gradient).sum() / gradient.norm() for side, gradient in zip(sides, made[1:], strict=True)]
-    return [float(one) for one in (value, by_hidden.norm(), by_weight.norm(), *seen)]
+    value, by_hidden, by_weight = result
+    sides = [torch.randn(gradient.shape, generator=torch.Generator().manual_seed(1)) for gradient in result[1:]]
+    projections = [(side * gradient).sum() / gradient.norm() for side, gradient in zip(sides, result[1:], strict=True)]
+    return [float(one) for one in (value, by_hidden.norm(), by_weight.norm(), *projections)]
 
 
 def main() -> None:
@@ -73,8 +73,8 @@ def main() -> None:
             head: Callable[..., tuple[Tensor, Tensor]] = plain_head, problem: Problem = problem
         ) -> tuple[Tensor, Tensor, Tensor]:
             problem.clear()
-            given = (problem.pack.target, problem.pack.streams.inverse_temperature)
-            value = problem.evaluated(*head(problem.hidden, problem.weight, *given))
+            arguments = (problem.pack.target, problem.pack.streams.inverse_temperature)
+            value = problem.evaluated(*head(problem.hidden, problem.weight, *arguments))
             value.backward()
             return value.detach(), *problem.gradients()
 
@@ -83,13 +83,13 @@ def main() -> None:
             torch._dynamo.reset()  # noqa: SLF001 - torch's own advice between shapes
             compiled = torch.compile(plain_head)
             peers["torch.compile of it"] = lambda plain=plain, compiled=compiled: plain(compiled)
-        own = peak_mib(ours)
+        our_peak = peak_mib(ours)
         for peer, theirs in peers.items():
             work = f"loss and gradients, {shape}"
             bench.against(work, peer, ours, theirs, runs=options.runs, goal=1.0, read=read, tolerance=2e-4)
             other = peak_mib(theirs)
-            bench.lines[-1] |= {"ours_mib": own, "peer_mib": other, "memory_ratio": other / own}
-            print(f"{'  peak memory':<44} {peer:<22} {own:8.0f} MiB {other:9.0f} MiB {other / own:8.1f} x")
+            bench.lines[-1] |= {"ours_mib": our_peak, "peer_mib": other, "memory_ratio": other / our_peak}
+            print(f"{'  peak memory':<44} {peer:<22} {our_peak:8.0f} MiB {other:9.0f} MiB {other / our_peak:8.1f} x")
     bench.write(torch=torch.__version__, torch_threads=torch.get_num_threads())
 
 

@@ -58,8 +58,8 @@ def main() -> None:
     def verl() -> tuple[torch.Tensor, torch.Tensor]:
         return core_algos.compute_gae_advantage_return(*tensors, float_mask, GAMMA, LAM)
 
-    def trained(made: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-        return np.stack([np.asarray(column)[mask] for column in made])
+    def trained(result: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        return np.stack([np.asarray(column)[mask] for column in result])
 
     shape = f"{rows} x {length}"
     # verl sums 8 million float32 numbers in float32, so only three digits are compared.
@@ -71,7 +71,7 @@ def main() -> None:
         verl,
         runs=7,
         goal=70,
-        read=lambda made: np.asarray(made[1])[mask],
+        read=lambda result: np.asarray(result[1])[mask],
     )
     bench.against(f"GAE skipping tools and whitening, {shape}", "verl", ours_whitened, verl, runs=7, goal=70, **close)
     if options.slime is None:

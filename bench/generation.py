@@ -58,13 +58,13 @@ SHAPES = {
 
 def chats(shape: Shape, start: int) -> list[list[Any]]:
     """Return the chats of a shape; warm-up chats of another start have other questions."""
-    found = []
+    conversations = []
     for index in range(shape.prompts):
         count, goods = start + 3 * index + 2, GOODS[(start + index) % len(GOODS)]
         question = f"I bought {count} {goods} and gave {index % 5 + 1} of them away. What should I do with the rest?"
         system = [{"role": "system", "content": RULES}] if shape.rules else []
-        found += [[*system, {"role": "user", "content": question}]] * shape.members
-    return found
+        conversations += [[*system, {"role": "user", "content": question}]] * shape.members
+    return conversations
 
 
 def ours(folder: str, kind: str) -> Any:
@@ -95,13 +95,13 @@ def theirs(folder: str) -> Any:
     def answers(prompts: list[NDArray[np.int32]], tokens: int) -> list[list[int]]:
         options = GenerationConfig(do_sample=False, max_new_tokens=tokens, eos_token_id=stops, pad_token_id=stops[0])
         batching = ContinuousBatchingConfig(page_size=32, num_blocks=1024, max_batch_tokens=2048)
-        found = model.generate_batch(
+        outputs = model.generate_batch(
             [prompt.tolist() for prompt in prompts],
             generation_config=options,
             continuous_batching_config=batching,
             progress_bar=False,
         )
-        by_number = sorted(found.values(), key=lambda one: int(one.request_id.rpartition("_")[2]))
+        by_number = sorted(outputs.values(), key=lambda one: int(one.request_id.rpartition("_")[2]))
         return [list(one.generated_tokens) for one in by_number]
 
     return answers
@@ -117,16 +117,16 @@ def measure(options: argparse.Namespace) -> None:
     loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     prompts = [chat.prompt(each) for each in chats(shape, 0)]
     began = time.process_time()
-    found = answers(prompts, shape.tokens)
+    responses = answers(prompts, shape.tokens)
     seconds = time.process_time() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     figures = {
         "cpu_seconds": seconds,
-        "tokens": sum(map(len, found)),
+        "tokens": sum(map(len, responses)),
         "prompt_tokens": sum(map(len, prompts)),
         "peak_mib": (peak - loaded) / 1024,
     }
-    Path(options.answers).write_text(json.dumps(found))
+    Path(options.answers).write_text(json.dumps(responses))
     print(json.dumps(figures), flush=True)
     os._exit(0)  # a thread of vLLM may abort Python at exit
 
@@ -135,12 +135,12 @@ def run(options: argparse.Namespace, shape: str, side: str, answers: Path) -> di
     """Measure in a process of its own."""
     command = [sys.executable, __file__, options.model, "--side", side, "--shape", shape, "--answers", str(answers)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)  # noqa: S603 - itself
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    completed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)  # noqa: S603 - itself
+    figures: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
     return figures
 
 
-def check(options: argparse.Namespace, shape: str, side: str, found: Path, wanted: Path) -> int:
+def check(options: argparse.Namespace, shape: str, side: str, file: Path, reference: Path) -> int:
     """Compare answers; return the number of answers that differ after a near tie.
 
     Raises:
@@ -150,7 +150,7 @@ def check(options: argparse.Namespace, shape: str, side: str, found: Path, wante
     model: Any = None
     chat = engine.Chat(AutoTokenizer.from_pretrained(options.model))
     prompts = [chat.prompt(each) for each in chats(SHAPES[shape], 0)]
-    pairs = zip(json.loads(found.read_text()), json.loads(wanted.read_text()), prompts, strict=True)
+    pairs = zip(json.loads(file.read_text()), json.loads(reference.read_text()), prompts, strict=True)
     for answer, expected, prompt in pairs:
         if answer == expected:
             continue
@@ -192,17 +192,17 @@ def main() -> None:
             best: dict[str, dict[str, Any]] = {}
             for _ in range(options.rounds):
                 for side in options.sides:
-                    found = run(options, shape, side, Path(folder, side))
-                    found["undecided"] = check(options, shape, side, Path(folder, side), Path(folder, first))
-                    if side not in best or found["cpu_seconds"] < best[side]["cpu_seconds"]:
-                        best[side] = found
-        rates = {side: found["tokens"] / found["cpu_seconds"] for side, found in best.items()}
-        for side, found in best.items():
-            lines.append({"shape": shape, "side": side, "tokens_per_cpu_second": rates[side], **found})
-            equal = "equal tokens" if not found["undecided"] else f"{found['undecided']} part where undecided"
+                    figures = run(options, shape, side, Path(folder, side))
+                    figures["undecided"] = check(options, shape, side, Path(folder, side), Path(folder, first))
+                    if side not in best or figures["cpu_seconds"] < best[side]["cpu_seconds"]:
+                        best[side] = figures
+        rates = {side: figures["tokens"] / figures["cpu_seconds"] for side, figures in best.items()}
+        for side, figures in best.items():
+            lines.append({"shape": shape, "side": side, "tokens_per_cpu_second": rates[side], **figures})
+            equal = "equal tokens" if not figures["undecided"] else f"{figures['undecided']} part where undecided"
             print(
                 f"{shape:<16} {side:<14} {rates[side]:8.1f} {rates[first] / rates[side]:6.2f} x"
-                f" {found['cpu_seconds']:8.2f} s {found['peak_mib']:7.0f} MiB  {equal}",
+                f" {figures['cpu_seconds']:8.2f} s {figures['peak_mib']:7.0f} MiB  {equal}",
                 flush=True,
             )
         keep({"bench": "generation", **circumstances(), "lines": lines})

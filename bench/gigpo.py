@@ -55,10 +55,10 @@ def main() -> None:
 
         def theirs() -> np.ndarray:
             to_come = peer.compute_step_discounted_returns(data, GAMMA)
-            made = peer.compute_gigpo_outcome_advantage(
+            result = peer.compute_gigpo_outcome_advantage(
                 tokens, to_come, mask, observations, names, uids, mode="mean_norm"
             )
-            return made[0][:, 0].numpy()
+            return result[0][:, 0].numpy()
 
         bench.against(work, "verl-agent", ours, theirs, runs=3, goal=450.0)
     bench.write(rows=rows)

@@ -78,11 +78,13 @@ class Bench:
             milliseconds, peak = self.measured(call)
         except torch.cuda.OutOfMemoryError:
             errors, milliseconds, peak = {}, float("nan"), float("nan")
-        found = {"work": work, "shape": shape, "name": name, "ms": milliseconds, "peak_mib": peak, **errors}
-        self.lines.append(found)
-        told = ", ".join(f"{key} {value:.1e}" for key, value in errors.items())
-        print(f"{work:<9} {shape:<18} {name:<34} {milliseconds:9.2f} ms {peak:9.0f} MiB  {told or 'out of memory'}")
-        return found
+        row = {"work": work, "shape": shape, "name": name, "ms": milliseconds, "peak_mib": peak, **errors}
+        self.lines.append(row)
+        errors_text = ", ".join(f"{key} {value:.1e}" for key, value in errors.items())
+        print(
+            f"{work:<9} {shape:<18} {name:<34} {milliseconds:9.2f} ms {peak:9.0f} MiB  {errors_text or 'out of memory'}"
+        )
+        return row
 
     def bar(self, name: str, text: str, value: float, limit: float, *, at_least: bool = False) -> None:
         """Note whether a target is reached."""
@@ -102,41 +104,43 @@ def compared(bench: Bench, shape: str, *, compiled: bool) -> dict[str, dict[str,
     rows, size, vocabulary = (int(number) for number in shape.split("x"))
     dtype = torch.bfloat16 if bench.device == "cuda" else torch.float32
     problem = Problem.random(rows, size, vocabulary, bench.device, dtype, sequences=8)
-    found = {}
+    lines = {}
     for work, contenders in (("head", head_contenders), ("loss", loss_contenders)):
         truths: dict[str, Outcome] = {}
         for contender in contenders(problem, bench.skipped, compiled=compiled):
             policy = contender.policy
             if repr(policy) not in truths:
                 truths[repr(policy)] = Outcome(*replace(problem, policy=policy).truth())
-            found[f"{work} {contender.name}"] = bench.line(
+            lines[f"{work} {contender.name}"] = bench.line(
                 work, shape, contender.name, contender.run, truths[repr(policy)]
             )
             problem.clear()
-    return found
+    return lines
 
 
-def judge(bench: Bench, shape: str, found: dict[str, dict[str, Any]], *, most_rows: int) -> None:
+def judge(bench: Bench, shape: str, lines: dict[str, dict[str, Any]], *, most_rows: int) -> None:
     """Check B1 to B6 on the first shape."""
     rows, size, vocabulary = (int(number) for number in shape.split("x"))
-    head, whole = found["head ours"], found["loss ours"]
+    head, loss_row = lines["head ours"], lines["loss ours"]
     bench.bar("B1", "log-probs and entropies, ms", head["ms"], 15.0)
-    bench.bar("B2", "loss and gradients, ms", whole["ms"], 44.0)
-    ratio = found["loss torch, chunks of 512"]["ms"] / whole["ms"]
+    bench.bar("B2", "loss and gradients, ms", loss_row["ms"], 44.0)
+    ratio = lines["loss torch, chunks of 512"]["ms"] / loss_row["ms"]
     bench.bar("B2", "times faster than torch in chunks of 512", ratio, 3.0, at_least=True)
     dtype = torch.bfloat16 if bench.device == "cuda" else torch.float32
-    kept = vocabulary * size * (4 + dtype.itemsize) / MIB  # the weight's gradient, accumulated in fp32 and in its dtype
+    gradient_mib = (
+        vocabulary * size * (4 + dtype.itemsize) / MIB
+    )  # the weight's gradient, accumulated in fp32 and in its dtype
     for count in (rows, most_rows):
         many = Problem.random(count, size, vocabulary, bench.device, dtype)
         _, peak = bench.measured(many.fused)
-        room = peak - kept - 2 * count * size * dtype.itemsize / MIB
+        room = peak - gradient_mib - 2 * count * size * dtype.itemsize / MIB
         bench.bar("B3", f"MiB beside gradients at {count} rows", room, 1024.0 * 1.02)
     bench.bar("B4", "log p, mean error", head["logprob_mean"], 1e-5)
     bench.bar("B4", "log p, largest error", head["logprob_max"], 1e-4)
     bench.bar("B4", "entropy, mean error", head["entropy_mean"], 1e-5)
     bench.bar("B4", "entropy, largest error", head["entropy_max"], 1e-4)
-    bench.bar("B4", "gradient by hidden states, relative", whole["by_hidden"], 4e-3)
-    bench.bar("B4", "gradient by weight, relative", whole["by_weight"], 4e-3)
+    bench.bar("B4", "gradient by hidden states, relative", loss_row["by_hidden"], 4e-3)
+    bench.bar("B4", "gradient by weight, relative", loss_row["by_weight"], 4e-3)
     problem = Problem.random(rows, size, vocabulary, bench.device, dtype)
     bench.bar("B5", "bits that differ from run to run", differing_bits(problem), 0.0)
     bench.bar("B5", "rows that depend on others", dependent_rows(problem), 0.0)
@@ -157,11 +161,11 @@ def differing_bits(problem: Problem) -> float:
 def dependent_rows(problem: Problem) -> float:
     """Return the number of rows whose log-prob or entropy changes without the first third of the rows."""
     scale, target = problem.pack.streams.inverse_temperature, problem.pack.target
-    left = len(target) // 3
+    first_row = len(target) // 3
     with torch.no_grad():
-        whole = loss.linear_logprob(problem.hidden, problem.weight, target, scale)
-        part = loss.linear_logprob(problem.hidden[left:], problem.weight, target[left:], scale[left:])
-    return float(sum((one[left:] != other).sum() for one, other in zip(whole, part, strict=True)))
+        full = loss.linear_logprob(problem.hidden, problem.weight, target, scale)
+        part = loss.linear_logprob(problem.hidden[first_row:], problem.weight, target[first_row:], scale[first_row:])
+    return float(sum((one[first_row:] != other).sum() for one, other in zip(full, part, strict=True)))
 
 
 def started(bench: Bench, runs: int) -> None:
@@ -192,21 +196,21 @@ if torch.cuda.is_available():
 print(time.perf_counter() - start, package, imported)
 """
     with tempfile.TemporaryDirectory() as folder:
-        found = []
+        times = []
         for _ in range(runs):
-            done = subprocess.run(  # noqa: S603 - the program above
+            completed = subprocess.run(  # noqa: S603 - the program above
                 [sys.executable, "-c", program],
                 env=os.environ | {"XDG_CACHE_HOME": folder},
                 capture_output=True,
                 text=True,
                 check=True,
             )
-            found.append([1e3 * float(number) for number in done.stdout.split()])
-    first, *later = found
+            times.append([1e3 * float(number) for number in completed.stdout.split()])
+    first, *later = times
     bench.bar("B8", "first use, ms", first[0], 2000.0)
     bench.bar("B8", "from the cache, ms", min(run[0] for run in later), 50.0)
-    bench.bar("B8", "import beyond torch, ms", min(run[2] for run in found), 50.0)
-    print(f"   importing cuda-core itself: {min(run[1] for run in found):.0f} ms")
+    bench.bar("B8", "import beyond torch, ms", min(run[2] for run in times), 50.0)
+    print(f"   importing cuda-core itself: {min(run[1] for run in times):.0f} ms")
 
 
 def write(bench: Bench) -> None:
@@ -251,9 +255,9 @@ def main(arguments: list[str] | None = None) -> int:
     bench = Bench(options.device, 3 if options.small else options.runs, [], [])
     shapes = options.shapes or (SMALL if options.small else SHAPES)
     for place, shape in enumerate(shapes):
-        found = compared(bench, shape, compiled=not options.no_compile)
+        lines = compared(bench, shape, compiled=not options.no_compile)
         if place == 0:
-            judge(bench, shape, found, most_rows=200 if options.small else 65_536)
+            judge(bench, shape, lines, most_rows=200 if options.small else 65_536)
     started(bench, 2 if options.small else 4)
     if options.record:
         write(bench)

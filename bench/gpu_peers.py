@@ -37,19 +37,19 @@ class Outcome:
         Raises:
             SystemExit: the errors are too large.
         """
-        found = {}
+        errors = {}
         for name in ("logprob", "entropy"):
             mine, right = getattr(self, name), getattr(truth, name)
             if mine is not None:
                 away = (mine.double() - right).abs()
-                found |= {f"{name}_mean": float(away.mean()), f"{name}_max": float(away.max())}
+                errors |= {f"{name}_mean": float(away.mean()), f"{name}_max": float(away.max())}
         for name in ("by_hidden", "by_weight"):
             mine, right = getattr(self, name), getattr(truth, name)
             if mine is not None:
-                found[name] = float((mine.double() - right).norm() / right.norm())
-        if not found or not max(found.values()) < 0.2:
-            raise SystemExit(f"a contender computed something else: {found}")
-        return found
+                errors[name] = float((mine.double() - right).norm() / right.norm())
+        if not errors or not max(errors.values()) < 0.2:
+            raise SystemExit(f"a contender computed something else: {errors}")
+        return errors
 
 
 @dataclass
@@ -77,11 +77,11 @@ def in_pytorch() -> Iterator[None]:
 
 def head_contenders(problem: Problem, skip: Skip, *, compiled: bool) -> Iterator[Contender]:
     """Return a function for log-probs and entropies, without gradients."""
-    given = (problem.pack.target, problem.pack.streams.inverse_temperature)
+    arguments = (problem.pack.target, problem.pack.streams.inverse_temperature)
 
     def ours() -> Outcome:
         with torch.no_grad():
-            return Outcome(*loss.linear_logprob(problem.hidden, problem.weight, *given))
+            return Outcome(*loss.linear_logprob(problem.hidden, problem.weight, *arguments))
 
     def ours_in_pytorch() -> Outcome:
         with in_pytorch():

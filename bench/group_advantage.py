@@ -31,8 +31,8 @@ def polars_advantage(rewards: np.ndarray, ids: pl.Series) -> np.ndarray:
     """Window functions over a column of ids."""
     frame = pl.DataFrame({"reward": rewards, "id": ids})
     reward = pl.col("reward")
-    made = frame.select((reward - reward.mean().over("id")) / (reward.std().over("id") + 1e-6))
-    return made.to_series().to_numpy()
+    advantages = frame.select((reward - reward.mean().over("id")) / (reward.std().over("id") + 1e-6))
+    return advantages.to_series().to_numpy()
 
 
 def main() -> None:
@@ -50,21 +50,21 @@ def main() -> None:
     mixed_names = pl.Series([f"task-{number:07d}" for number in shuffled])
     bench = Bench("group_advantage")
     out = np.empty(rows)
-    for work, given, number, goals in [
+    for work, group_ids, number, goals in [
         ("contiguous integer ids", ids, ids, (4.0, 6.0)),
         ("shuffled integer ids", shuffled, shuffled, (2.5, 3.0)),
         ("contiguous string ids", names, None, (0.0, 6.0)),
         ("shuffled string ids", mixed_names, None, (0.0, 3.0)),
     ]:
 
-        def ours(given: object = given) -> np.ndarray:
-            return group.normalise(rewards, given, out=out)
+        def ours(group_ids: object = group_ids) -> np.ndarray:
+            return group.normalise(rewards, group_ids, out=out)
 
         if number is not None:
             bench.against(
                 work, "NumPy bincount", ours, lambda n=number: numpy_advantage(rewards, n), runs=15, goal=goals[0]
             )
-        series = given if isinstance(given, pl.Series) else pl.Series(given)
+        series = group_ids if isinstance(group_ids, pl.Series) else pl.Series(group_ids)
         bench.against(work, "Polars over", ours, lambda s=series: polars_advantage(rewards, s), runs=15, goal=goals[1])
     small_batches(bench, rng)
     growth = draw_growth(rng) if options.growth else None
@@ -78,18 +78,20 @@ def small_batches(bench: Bench, rng: np.random.Generator) -> None:
     """
     for rows, size in ((100, GROUP), (1_000, GROUP), (10_000, GROUP), (40_000, GROUP), (10_000, 2)):
         rewards, ids = rng.normal(size=rows), np.repeat(np.arange(rows // size + 1), size)[:rows]
-        for order, given in (("contiguous", ids), ("shuffled", rng.permutation(ids))):
+        for order, group_ids in (("contiguous", ids), ("shuffled", rng.permutation(ids))):
             pairs = "" if size == GROUP else " of pairs"
             work = f"{rows} rows, {order} ids{pairs}, {100_000 // rows} calls"
-            ours, theirs = (partial(repeated, made, rewards, given) for made in (group.normalise, numpy_advantage))
+            ours, theirs = (
+                partial(repeated, function, rewards, group_ids) for function in (group.normalise, numpy_advantage)
+            )
             bench.against(work, "NumPy bincount", ours, theirs, runs=50, goal=1.0)
 
 
 def repeated(work: Callable[[np.ndarray, np.ndarray], np.ndarray], rewards: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """Return a function that calls another one many times."""
     for _ in range(100_000 // len(ids)):
-        made = work(rewards, ids)
-    return made
+        result = work(rewards, ids)
+    return result
 
 
 def draw_growth(rng: np.random.Generator) -> list[dict[str, float]]:
@@ -99,13 +101,13 @@ def draw_growth(rng: np.random.Generator) -> list[dict[str, float]]:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    found = []
+    lines = []
     for power in np.arange(3, 7.01, 0.5):
         rows = int(10**power)
         rewards, ids = rng.normal(size=rows), np.repeat(np.arange(rows // GROUP + 1), GROUP)[:rows]
         shuffled, series, out = rng.permutation(ids), pl.Series(ids), np.empty(rows)
         runs = 20 if rows < 10**6 else 5
-        found.append(
+        lines.append(
             {
                 "rows": rows,
                 "contiguous": best(partial(group.normalise, rewards, ids, out=out), runs),
@@ -122,12 +124,12 @@ def draw_growth(rng: np.random.Generator) -> list[dict[str, float]]:
         "polars": "Polars over, contiguous ids",
     }
     for name, label in labels.items():
-        axes.loglog([line["rows"] for line in found], [line[name] for line in found], marker="o", label=label)
+        axes.loglog([line["rows"] for line in lines], [line[name] for line in lines], marker="o", label=label)
     axes.set(xlabel="rewards", ylabel="milliseconds", title="Group advantage: raw ids in, advantages out")
     axes.grid(visible=True, which="major", alpha=0.3)
     axes.legend()
     figure.savefig(folder() / "group_advantage_growth.png", dpi=120)
-    return found
+    return lines
 
 
 if __name__ == "__main__":

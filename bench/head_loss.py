@@ -89,11 +89,11 @@ class Problem:
         """Return log-prob, entropy, and gradients by hidden states and weight in fp64, in chunks of rows."""
         hidden = self.hidden.detach().double().requires_grad_()
         weight = self.weight.detach().double().requires_grad_()
-        found = []
+        outputs = []
         for output, part in self._exact(hidden, weight, rows):
             self.evaluated(output.logprob, output.entropy, part).backward()
-            found.append((output.logprob.detach(), output.entropy.detach()))
-        logprob, entropy = (torch.cat(parts) for parts in zip(*found, strict=True))
+            outputs.append((output.logprob.detach(), output.entropy.detach()))
+        logprob, entropy = (torch.cat(parts) for parts in zip(*outputs, strict=True))
         assert hidden.grad is not None
         assert weight.grad is not None
         return logprob, entropy, hidden.grad, weight.grad

@@ -67,7 +67,7 @@ class Case:
     ids: Tensor
     weights: Tensor
     inputs: ImageInputs
-    shown: list[int]
+    image_counts: list[int]
 
     @property
     def image(self) -> list[int]:
@@ -81,10 +81,10 @@ class Case:
 
     def arguments(self, ids: Tensor, images: list[int]) -> dict[str, Tensor]:
         """Return the inputs of the model's own forward for rows with one image each."""
-        given = self.pixels(images)
-        if "image_grid_thw" in given:
-            given["mm_token_type_ids"] = (ids == self.model.config.image_token_id).long()
-        return given
+        inputs = self.pixels(images)
+        if "image_grid_thw" in inputs:
+            inputs["mm_token_type_ids"] = (ids == self.model.config.image_token_id).long()
+        return inputs
 
 
 def larger(family: str) -> tuple[Any, Any]:
@@ -123,8 +123,8 @@ def case_of(family: str, *, text: bool) -> Case:
     pictures, rows = [screenshot(seed, SIDE, SIDE) for seed in range(GROUPS)], []
     for group, picture in enumerate(pictures):
         forest.add_group(group, f"look {group}")
-        shown = chat.prompt([{"role": "user", "content": ["Look: ", picture]}])
-        prompt = np.concatenate([shown, random.choice(allowed, LENGTH - ANSWER - len(shown))])
+        image_prompt = chat.prompt([{"role": "user", "content": ["Look: ", picture]}])
+        prompt = np.concatenate([image_prompt, random.choice(allowed, LENGTH - ANSWER - len(image_prompt))])
         assert np.isin(prompt, never).sum() == 64
         if text:
             prompt = np.where(np.isin(prompt, never), random.choice(allowed, len(prompt)), prompt)
@@ -159,21 +159,21 @@ def pack(case: Case) -> Tensor:
     return torch.zeros_like(case.weights).index_add(0, one.token, logprob)
 
 
-def plain(case: Case, given: dict[str, Any]) -> Tensor:
+def plain(case: Case, inputs: dict[str, Any]) -> Tensor:
     """Return the same from the model's own forward, with its inputs for images."""
-    logits = case.model(input_ids=case.ids, logits_to_keep=ANSWER + 1, use_cache=False, **given).logits[:, :-1]
+    logits = case.model(input_ids=case.ids, logits_to_keep=ANSWER + 1, use_cache=False, **inputs).logits[:, :-1]
     logprobs = logits.index_fill(-1, torch.tensor(placeholder_ids(case.model)), -1e9).log_softmax(-1)
     return logprobs.gather(-1, case.ids[:, -ANSWER:, None]).flatten()
 
 
 def in_place(case: Case) -> Tensor:
     """Return the same with features that were computed once for each image."""
-    given = case.arguments(case.ids, case.image)
-    found = case.model.get_image_features(**case.pixels(list(range(GROUPS))), return_dict=True)
-    pooled, order = found.pooler_output, case.image
+    inputs = case.arguments(case.ids, case.image)
+    features = case.model.get_image_features(**case.pixels(list(range(GROUPS))), return_dict=True)
+    pooled, order = features.pooler_output, case.image
     every = pooled[order] if isinstance(pooled, Tensor) else tuple(pooled[each] for each in order)
-    given = {name: value for name, value in given.items() if not name.startswith("pixel_")}
-    return plain(case, {**given, "mm_encoder_outputs": {"image": type(found)(pooler_output=every)}})
+    inputs = {name: value for name, value in inputs.items() if not name.startswith("pixel_")}
+    return plain(case, {**inputs, "mm_encoder_outputs": {"image": type(features)(pooler_output=every)}})
 
 
 def tower(case: Case, images: list[int]) -> Tensor:
@@ -189,28 +189,28 @@ def sampled(case: Case) -> float:
     requests = [Request(prompt, seed, SAMPLING, images=(case.pictures[0],)) for seed in range(MEMBERS)]
     began = time.process_time()
     segments = generate_all(generate, requests)
-    seconds, calls = time.process_time() - began, len(case.shown)
+    seconds, calls = time.process_time() - began, len(case.image_counts)
     generate.close()
     rows = [torch.from_numpy(np.concatenate([prompt, segment.tokens])).long() for segment in segments]
     for row, segment in zip(rows, segments, strict=True):
-        given = case.arguments(row[None], [0])
+        inputs = case.arguments(row[None], [0])
         with torch.no_grad():
-            logits = case.model(input_ids=row[None], use_cache=False, **given).logits[0, len(prompt) - 1 : -1]
+            logits = case.model(input_ids=row[None], use_cache=False, **inputs).logits[0, len(prompt) - 1 : -1]
         logprobs = logits.index_fill(-1, torch.tensor(placeholder_ids(case.model)), -1e9).log_softmax(-1)
-        wanted = logprobs.gather(-1, row[len(prompt) :, None])[:, 0].numpy()
-        np.testing.assert_allclose(segment.logprobs, wanted, rtol=0, atol=1e-4)
-    del case.shown[calls:]  # added by the comparison
+        expected = logprobs.gather(-1, row[len(prompt) :, None])[:, 0].numpy()
+        np.testing.assert_allclose(segment.logprobs, expected, rtol=0, atol=1e-4)
+    del case.image_counts[calls:]  # added by the comparison
     return seconds
 
 
 def generated(case: Case) -> float:
     """Generate answers to the same group with the model's own generation, as long as the engine's."""
     ids = case.ids[:MEMBERS, :-ANSWER]
-    given = case.arguments(ids, case.image[:MEMBERS])
+    inputs = case.arguments(ids, case.image[:MEMBERS])
     tokens = SAMPLING.max_tokens
     began = time.process_time()
     case.model.generate(
-        ids, do_sample=True, top_k=0, min_new_tokens=tokens, max_new_tokens=tokens, attention_mask=ids * 0 + 1, **given
+        ids, do_sample=True, top_k=0, min_new_tokens=tokens, max_new_tokens=tokens, attention_mask=ids * 0 + 1, **inputs
     )
     return time.process_time() - began
 
@@ -234,22 +234,22 @@ def measure(family: str, side: str, folder: Path) -> None:
     loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds: list[float] = []
     for _ in range(1 + TIMES):
-        case.shown.clear()
+        case.image_counts.clear()
         case.model.zero_grad()
         if side in SAMPLERS:
             seconds.append(SAMPLERS[side](case))
             continue
         began = time.process_time()
-        found = PASSES[side](case)
-        (case.weights[: len(found)] @ found / len(found)).backward()
+        logprobs = PASSES[side](case)
+        (case.weights[: len(logprobs)] @ logprobs / len(logprobs)).backward()
         seconds.append(time.process_time() - began)
         gradients = {name: each.grad for name, each in case.model.named_parameters() if each.grad is not None}
-        torch.save((found.detach(), gradients), folder / f"{side}.pt")
+        torch.save((logprobs.detach(), gradients), folder / f"{side}.pt")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     figures: dict[str, Any] = {
         "cpu_seconds": min(seconds[1:]),
-        "tower_calls": len(case.shown),
-        "tower_images": sum(case.shown),
+        "tower_calls": len(case.image_counts),
+        "tower_images": sum(case.image_counts),
     }
     parameters = sum(each.numel() for each in case.model.parameters())
     figures |= {"peak_mib": (peak - loaded) / 1024, "parameters": parameters}
@@ -258,22 +258,22 @@ def measure(family: str, side: str, folder: Path) -> None:
 
 def count_images(model: Any) -> list[int]:
     """Return a list that collects the number of images of each later call of the vision tower."""
-    shown: list[int] = []
-    own = model.model.get_image_features
+    image_counts: list[int] = []
+    original = model.model.get_image_features
 
-    @functools.wraps(own)
-    def counted(pixel_values: Tensor, *given: Any, **named: Any) -> Any:
-        grids = named.get("image_grid_thw", given[0] if given else None)
-        shown.append(len(pixel_values if grids is None or grids.dim() != 2 else grids))
-        return own(pixel_values, *given, **named)
+    @functools.wraps(original)
+    def counted(pixel_values: Tensor, *arguments: Any, **named: Any) -> Any:
+        grids = named.get("image_grid_thw", arguments[0] if arguments else None)
+        image_counts.append(len(pixel_values if grids is None or grids.dim() != 2 else grids))
+        return original(pixel_values, *arguments, **named)
 
     model.model.get_image_features = counted
-    return shown
+    return image_counts
 
 
-def check(found: Path, wanted: Path) -> dict[str, float]:
+def check(file: Path, reference: Path) -> dict[str, float]:
     """Return the differences of log-probs, and of gradients in units of the largest entry of the parameter's."""
-    (mine, my_gradients), (others, gradients) = torch.load(found), torch.load(wanted)
+    (mine, my_gradients), (others, gradients) = torch.load(file), torch.load(reference)
     apart = {
         "logprob": float((mine - others).abs().max()),
         "gradient": max(
@@ -282,7 +282,7 @@ def check(found: Path, wanted: Path) -> dict[str, float]:
         ),
     }
     if my_gradients.keys() != gradients.keys() or apart["logprob"] > 1e-4 or apart["gradient"] > 1e-3:
-        raise SystemExit(f"{found.stem} differs from {wanted.stem}: {apart}")
+        raise SystemExit(f"{file.stem} differs from {reference.stem}: {apart}")
     return apart
 
 
@@ -328,17 +328,17 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             for _ in range(options.rounds):
                 for side in [*PASSES, *SAMPLERS]:
-                    found = run(family, side, Path(folder))
+                    figures = run(family, side, Path(folder))
                     if side in REFERENCES:
-                        found |= check(Path(folder, f"{side}.pt"), Path(folder, f"{REFERENCES[side]}.pt"))
-                    if side not in best or found["cpu_seconds"] < best[side]["cpu_seconds"]:
-                        best[side] = found
+                        figures |= check(Path(folder, f"{side}.pt"), Path(folder, f"{REFERENCES[side]}.pt"))
+                    if side not in best or figures["cpu_seconds"] < best[side]["cpu_seconds"]:
+                        best[side] = figures
         print(f"{family}, {best['plain']['parameters'] / 1e6:.1f} M parameters")
         print(f"{'side':<16}{'CPU s':>9}{'peak MiB':>10}{'tower calls':>13}{'images':>8}")
-        for side, found in best.items():
-            lines.append({"family": family, "side": side, **found})
-            seconds, peak = found["cpu_seconds"], found["peak_mib"]
-            print(f"{side:<16}{seconds:9.3f}{peak:10.0f}{found['tower_calls']:13d}{found['tower_images']:8d}")
+        for side, figures in best.items():
+            lines.append({"family": family, "side": side, **figures})
+            seconds, peak = figures["cpu_seconds"], figures["peak_mib"]
+            print(f"{side:<16}{seconds:9.3f}{peak:10.0f}{figures['tower_calls']:13d}{figures['tower_images']:8d}")
         ratios[family] = ratios_of(best)
         for name, ratio in ratios[family].items():
             print(f"{name:<40}{ratio:8.3f}", flush=True)

@@ -36,25 +36,25 @@ class Turns:
     prompts: list[list[int]]
     outputs: list[list[int]]
     logprobs: list[list[float]]
-    said: list[list[int]]
+    observations: list[list[int]]
 
     @classmethod
     def make(cls, sessions: int, turns: int, seed: int = 0) -> Turns:
         """Return random chats."""
         rng = np.random.default_rng(seed)
-        made = cls(sessions, [], [], [], [], [])
+        generated = cls(sessions, [], [], [], [], [])
         for session in range(sessions):
             context: list[int] = []
             for _ in range(turns):
-                said = rng.integers(0, 150_000, int(rng.integers(150, 250))).tolist()
+                observation = rng.integers(0, 150_000, int(rng.integers(150, 250))).tolist()
                 output = rng.integers(0, 150_000, int(rng.integers(150, 300))).tolist()
-                made.said.append(said)
-                made.trajectories.append(session)
-                made.prompts.append(context + said)
-                made.outputs.append(output)
-                made.logprobs.append((-rng.random(len(output))).tolist())
-                context = context + said + output
-        return made
+                generated.observations.append(observation)
+                generated.trajectories.append(session)
+                generated.prompts.append(context + observation)
+                generated.outputs.append(output)
+                generated.logprobs.append((-rng.random(len(output))).tolist())
+                context = context + observation + output
+        return generated
 
     @property
     def row_tokens(self) -> int:
@@ -64,7 +64,7 @@ class Turns:
     def sizes(self) -> list[int]:
         """Return the number of different tokens, the number of sampled tokens, and their sum."""
         sampled = [token for output in self.outputs for token in output]
-        return [sum(map(len, self.said)) + len(sampled), len(sampled), sum(sampled)]
+        return [sum(map(len, self.observations)) + len(sampled), len(sampled), sum(sampled)]
 
 
 def flat(rows: list[Any], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -172,17 +172,17 @@ def skyrl_run(merge: Callable[[dict[str, Any]], dict[str, Any]], turns: Turns) -
     """Merge the steps of every trajectory."""
     inputs = []
     for session in range(turns.sessions):
-        own = [index for index, of in enumerate(turns.trajectories) if of == session]
+        indices = [index for index, of in enumerate(turns.trajectories) if of == session]
         inputs.append(
             {
-                "prompt_token_ids": [turns.prompts[index] for index in own],
-                "response_ids": [turns.outputs[index] for index in own],
-                "rewards": [0.0] * len(own),
-                "loss_masks": [[1] * len(turns.outputs[index]) for index in own],
-                "stop_reasons": ["stop"] * len(own),
-                "rollout_logprobs": [turns.logprobs[index] for index in own],
-                "trajectory_ids": [session] * len(own),
-                "is_last_step": [index == own[-1] for index in own],
+                "prompt_token_ids": [turns.prompts[index] for index in indices],
+                "response_ids": [turns.outputs[index] for index in indices],
+                "rewards": [0.0] * len(indices),
+                "loss_masks": [[1] * len(turns.outputs[index]) for index in indices],
+                "stop_reasons": ["stop"] * len(indices),
+                "rollout_logprobs": [turns.logprobs[index] for index in indices],
+                "trajectory_ids": [session] * len(indices),
+                "is_last_step": [index == indices[-1] for index in indices],
             }
         )
     return lambda: [merge(rows) for rows in inputs]
@@ -216,11 +216,15 @@ def main() -> None:
         handles = np.array(turns.trajectories)
         prompts, outputs = flat(turns.prompts, np.int32), flat(turns.outputs, np.int32)
         logprobs = flat(turns.logprobs, np.float32)
-        said = flat([part for pair in zip(turns.said, turns.outputs, strict=True) for part in pair], np.int32)
+        turn_tokens = flat(
+            [part for pair in zip(turns.observations, turns.outputs, strict=True) for part in pair], np.int32
+        )
         pairs = [part for row in turns.logprobs for part in ((), row)]
         of_pairs, kinds = flat(pairs, np.float32), np.tile(np.array([4, 1], np.uint8), len(handles))
 
-        def whole(turns: Turns = turns, columns: Any = (handles, prompts, outputs), logprobs: Any = logprobs) -> Any:
+        def full_contexts(
+            turns: Turns = turns, columns: Any = (handles, prompts, outputs), logprobs: Any = logprobs
+        ) -> Any:
             forest, first = forest_of(turns.sessions)
             forest.ingest(first + columns[0], *columns[1:], logprobs=logprobs)
             return forest, first
@@ -231,9 +235,11 @@ def main() -> None:
             forest.ingest(trajectories, turns.prompts, turns.outputs, logprobs=turns.logprobs)
             return forest, first
 
-        def deltas(turns: Turns = turns, said: Any = said, logprobs: Any = of_pairs, kinds: Any = kinds) -> Any:
+        def deltas(
+            turns: Turns = turns, turn_tokens: Any = turn_tokens, logprobs: Any = of_pairs, kinds: Any = kinds
+        ) -> Any:
             forest, first = forest_of(turns.sessions)
-            forest.append_many(first + np.repeat(turns.trajectories, 2), said, kind=kinds, logprobs=logprobs)
+            forest.append_many(first + np.repeat(turns.trajectories, 2), turn_tokens, kind=kinds, logprobs=logprobs)
             return forest, first
 
         def sizes(result: Any, turns: Turns = turns) -> list[int]:
@@ -241,7 +247,7 @@ def main() -> None:
                 return frozen_sizes(*result, turns.sessions)
             return skyrl_sizes(result) if isinstance(result[0], dict) else slime_sizes(result)
 
-        forms = ((whole, "contexts, flat"), (from_lists, "contexts, lists"), (deltas, "deltas, flat"))
+        forms = ((full_contexts, "contexts, flat"), (from_lists, "contexts, lists"), (deltas, "deltas, flat"))
         for form, _ in forms:
             np.testing.assert_array_equal(sizes(form()), turns.sizes())
             seconds = best(form, options.runs) / 1e3
@@ -257,7 +263,7 @@ def main() -> None:
         if sessions == 128 and options.skyrl:
             merged = skyrl_run(skyrl_merge(options.skyrl), turns)
             work = f"{turns.row_tokens / 1e6:.1f} M row tokens"
-            bench.against(f"{work}, flat", "SkyRL", whole, merged, runs=options.runs, goal=5.8, read=sizes)
+            bench.against(f"{work}, flat", "SkyRL", full_contexts, merged, runs=options.runs, goal=5.8, read=sizes)
             bench.against(f"{work}, lists", "SkyRL", from_lists, merged, runs=options.runs, goal=1, read=sizes)
         elif sessions == 128:
             bench.skipped("merge of steps against SkyRL", "give --skyrl")

@@ -42,17 +42,17 @@ Play = list[tuple[str, bool]]
 def played(world: env.TextWorld, task: env.Task, rng: random.Random) -> Play:
     """Play an episode of random commands."""
     episode = world.reset(task, 0)
-    said = str(episode.observation)
-    texts = [(said, False)]
+    observation = str(episode.observation)
+    texts = [(observation, False)]
     while True:
-        command = rng.choice(said.rpartition("Commands: ")[2].split("; "))
+        command = rng.choice(observation.rpartition("Commands: ")[2].split("; "))
         texts.append((command, True))
         outcome = episode.step(command)
         if outcome.observation is None:
             episode.close()
             return texts
-        said = str(outcome.observation)
-        texts.append((said, False))
+        observation = str(outcome.observation)
+        texts.append((observation, False))
 
 
 def made_tokenizer(plays: list[Play]) -> Any:
@@ -110,9 +110,9 @@ def warm_start(plays: list[Play], tokenizer: Any, seed: int, steps: int) -> Any:
         some = rng.sample(traces, 16)
         width = max(len(tokens) for tokens, _ in some)
         ids = torch.tensor(np.array([np.pad(tokens, (0, width - len(tokens))) for tokens, _ in some])).long()
-        wanted = torch.tensor(np.array([np.pad(action, (0, width - len(action))) for _, action in some]))[:, 1:]
+        is_action = torch.tensor(np.array([np.pad(action, (0, width - len(action))) for _, action in some]))[:, 1:]
         logits = model(ids[:, :-1], use_cache=False).logits
-        loss = nn.functional.cross_entropy(logits[wanted], ids[:, 1:][wanted])
+        loss = nn.functional.cross_entropy(logits[is_action], ids[:, 1:][is_action])
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -122,11 +122,11 @@ def warm_start(plays: list[Play], tokenizer: Any, seed: int, steps: int) -> Any:
 
 def measured(collect: arl.Collector, games: int) -> dict[str, list[float]]:
     """Return the success on both splits, each with its interval."""
-    found = {}
+    scores = {}
     for split in ("train", "held_out"):
         evaluation = collect.evaluate(tasks=games, split=split, samples=8)  # type: ignore[arg-type]
-        found[split] = [evaluation.success, *evaluation.interval()]
-    return found
+        scores[split] = [evaluation.success, *evaluation.interval()]
+    return scores
 
 
 def learned(
@@ -167,9 +167,9 @@ def learned(
     return {"before": before, "after": after, "success": success, "seconds": time.perf_counter() - begin}
 
 
-def shown(found: list[float]) -> str:
+def shown(estimate: list[float]) -> str:
     """Format a share and its interval."""
-    return "{:.3f} [{:.3f}, {:.3f}]".format(*found)
+    return "{:.3f} [{:.3f}, {:.3f}]".format(*estimate)
 
 
 def main() -> None:
@@ -203,12 +203,12 @@ def main() -> None:
     for seed in options.seeds:
         start = warm_start(plays, tokenizer, seed, options.steps)
         for recipe in (recipes.GRPO, recipes.GIGPO.replace(loss=recipes.GRPO.loss)):
-            found = learned(copy.deepcopy(start), tokenizer, world, recipe, options, seed)
-            bench.lines.append({"seed": seed, "recipe": recipe.name, **found})
+            figures = learned(copy.deepcopy(start), tokenizer, world, recipe, options, seed)
+            bench.lines.append({"seed": seed, "recipe": recipe.name, **figures})
             for split in ("train", "held_out"):
-                before, after = shown(found["before"][split]), shown(found["after"][split])
+                before, after = shown(figures["before"][split]), shown(figures["after"][split])
                 print(f"seed {seed} {recipe.name:<6} {split:<8} before {before} after {after}", flush=True)
-            assert not math.isnan(found["success"][-1])
+            assert not math.isnan(figures["success"][-1])
             bench.write()
     world.close()
 

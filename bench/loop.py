@@ -245,8 +245,8 @@ def main() -> None:
     lines = []
     for tokens in options.tokens:
         command = [sys.executable, __file__, "--measure", str(tokens), "--runs", str(options.runs)]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
-        line = json.loads(done.stdout)
+        completed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)  # noqa: S603
+        line = json.loads(completed.stdout)
         total = sum(line[part] for part in PARTS)
         share = total / (line["tokens"] * options.seconds_per_token)
         times = {f"{part}_ms": 1e3 * line.pop(part) for part in PARTS}

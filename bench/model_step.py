@@ -177,14 +177,14 @@ def run(options: argparse.Namespace, shape: str, side: str, gradients: Path) -> 
     command = [sys.executable, __file__, "--type", options.type, "--side", side, "--shape", shape]
     command += ["--gradients", str(gradients), *(["--model", options.model] if options.model else [])]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)  # noqa: S603 - itself
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    completed = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)  # noqa: S603 - itself
+    figures: dict[str, Any] = json.loads(completed.stdout.splitlines()[-1])
     return figures
 
 
-def difference(found: Path, wanted: Path) -> float:
+def difference(file: Path, reference: Path) -> float:
     """Return the largest difference of a gradient, in units of the largest entry of the parameter's."""
-    mine, others = torch.load(found), torch.load(wanted)
+    mine, others = torch.load(file), torch.load(reference)
     return max(
         float((mine[name] - each).abs().max() / each.abs().max().clamp(min=1e-12)) for name, each in others.items()
     )
@@ -215,26 +215,28 @@ def main() -> None:
                 for side in options.sides:
                     if "refused" in best.get(side, {}):
                         continue
-                    found = run(options, shape, side, Path(folder, f"{side}.pt"))
-                    if "refused" in found:
-                        best[side] = found
+                    figures = run(options, shape, side, Path(folder, f"{side}.pt"))
+                    if "refused" in figures:
+                        best[side] = figures
                         continue
-                    found["difference"] = difference(Path(folder, f"{side}.pt"), Path(folder, f"{options.sides[0]}.pt"))
-                    if found["difference"] > 1e-3:
-                        raise SystemExit(f"{shape}, {side}: gradients differ by {found['difference']:.1e}")
-                    if side not in best or found["cpu_seconds"] < best[side]["cpu_seconds"]:
-                        best[side] = found
+                    figures["difference"] = difference(
+                        Path(folder, f"{side}.pt"), Path(folder, f"{options.sides[0]}.pt")
+                    )
+                    if figures["difference"] > 1e-3:
+                        raise SystemExit(f"{shape}, {side}: gradients differ by {figures['difference']:.1e}")
+                    if side not in best or figures["cpu_seconds"] < best[side]["cpu_seconds"]:
+                        best[side] = figures
         first = best[options.sides[0]]
-        for side, found in best.items():
-            lines.append({"model": name, "shape": shape, "side": side, **found})
-            if "refused" in found:
-                print(f"{shape:<20} {side:<10} refused: {found['refused'][:90]}")
+        for side, figures in best.items():
+            lines.append({"model": name, "shape": shape, "side": side, **figures})
+            if "refused" in figures:
+                print(f"{shape:<20} {side:<10} refused: {figures['refused'][:90]}")
                 continue
-            ratio = first["cpu_seconds"] / found["cpu_seconds"]
+            ratio = first["cpu_seconds"] / figures["cpu_seconds"]
             print(
-                f"{shape:<20} {side:<10} {found['cpu_seconds']:8.2f} s {ratio:6.2f} x"
-                f" {found['peak_mib']:8.0f} MiB {found['peak_mib'] / first['peak_mib']:6.2f}"
-                f" {found['tokens']:8d} {found['difference']:9.1e}",
+                f"{shape:<20} {side:<10} {figures['cpu_seconds']:8.2f} s {ratio:6.2f} x"
+                f" {figures['peak_mib']:8.0f} MiB {figures['peak_mib'] / first['peak_mib']:6.2f}"
+                f" {figures['tokens']:8d} {figures['difference']:9.1e}",
                 flush=True,
             )
     keep({"bench": f"model_step_{name}", **circumstances(), "lines": lines})

@@ -120,10 +120,10 @@ def main() -> None:
                 rows.tokens, rows.offsets, trained=rows.trained, summed=rows.summed, same=rows.same, buffers=buffers
             )
 
-        made = ours()
-        saved[name] = len(rows.tokens) / len(made.input_ids)
+        packed = ours()
+        saved[name] = len(rows.tokens) / len(packed.input_ids)
         for key, values in rows.summed.items():
-            np.testing.assert_allclose(made.streams[key].sum(), values[rows.trained].sum(), atol=0.5)
+            np.testing.assert_allclose(packed.streams[key].sum(), values[rows.trained].sum(), atol=0.5)
         speed = len(rows.tokens) / best(ours, 20) / 1e3
         print(f"{name}: {speed:.0f} Mtok/s of row tokens, {saved[name]:.2f} row tokens for each that is run")
         count = len(rows.offsets) - 1
@@ -143,10 +143,10 @@ def main() -> None:
     rng = np.random.default_rng(0)
     for items, bins in ((4096, 64), (8192, 128), (256, 64)):
         costs = rng.integers(500, 16_000, items)
-        given = costs.tolist()
+        cost_list = costs.tolist()
 
-        def theirs(given: list[int] = given, bins: int = bins) -> list[list[int]]:
-            return get_seqlen_balanced_partitions(given, bins, equal_size=False)
+        def theirs(cost_list: list[int] = cost_list, bins: int = bins) -> list[list[int]]:
+            return get_seqlen_balanced_partitions(cost_list, bins, equal_size=False)
 
         def mine(costs: np.ndarray = costs, bins: int = bins) -> list[np.ndarray]:
             return packing.balanced(costs, bins)

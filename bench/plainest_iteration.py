@@ -110,10 +110,10 @@ def run(trace: Trace) -> dict[str, float]:
     policy, tokenizer = warm_start.build(world, seed=0)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-4)
     llm = engine.Transformers(policy, tokenizer)
-    recipe, found = recipes.GRPO, dict[str, float]()
+    recipe, token_counts = recipes.GRPO, dict[str, float]()
     with tempfile.TemporaryDirectory() as folder:
         collector = arl.Collector(llm, world, recipe, store=arl.Store.open(folder))
-        collector.on_iteration(lambda _, metrics: found.update(metrics["tokens"]))
+        collector.on_iteration(lambda _, metrics: token_counts.update(metrics["tokens"]))
 
         def iteration(parts: tuple[str, ...]) -> None:
             number = collector.iteration
@@ -136,7 +136,7 @@ def run(trace: Trace) -> dict[str, float]:
         iteration(("",) * 4)
         iteration(("collect", "credit", "updates, pack, run, loss", "update_weights, end_iteration"))
         collector.close()
-    return found
+    return token_counts
 
 
 def size_of_collect() -> dict[str, int]:
@@ -204,13 +204,13 @@ def main() -> None:
         for name, count in (*sorted(calls.items()), *moves.most_common()):
             print(f"  {name}: {count}")
     if options.json is not None:
-        found = {
+        figures = {
             "parts": rows,
             "tokens": tokens,
             "collect": {**size_of_collect(), "records made": sorted(trace.records)},
             "files": sorted({f for _, f, _ in trace.functions}),
         }
-        options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

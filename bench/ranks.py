@@ -72,9 +72,9 @@ def main() -> None:
     batch = batch_of(options.trajectories // MEMBERS)
     tokens = options.trajectories * 2 * TURNS * LENGTH
     batch = measured(bench, "credit", lambda: recipes.GRPO.credit(batch))
-    whole = measured(bench, "pickle the batch with its credit", lambda: pickle.dumps(batch, protocol=5))
-    bench.lines[-1] |= {"tokens": tokens, "bytes_per_token": round(len(whole) / tokens, 2)}
-    batch = measured(bench, "unpickle it", lambda: pickle.loads(whole))  # noqa: S301 -- our own data
+    pickled = measured(bench, "pickle the batch with its credit", lambda: pickle.dumps(batch, protocol=5))
+    bench.lines[-1] |= {"tokens": tokens, "bytes_per_token": round(len(pickled) / tokens, 2)}
+    batch = measured(bench, "unpickle it", lambda: pickle.loads(pickled))  # noqa: S301 -- our own data
     unpickled = float(bench.lines[-1]["cpu_s"])
     trained = None
     for ranks in options.ranks:
@@ -85,20 +85,20 @@ def main() -> None:
             lambda ranks=ranks, update=update: update.pack(max_tokens=MAX_TOKENS, layout="sequence", shards=ranks),  # type: ignore[misc]
         )
         planned = sum(float(line["cpu_s"]) for line in bench.lines[-2:])
-        own = measured(bench, f"make the packs of one of {ranks} ranks", lambda packs=packs: list(packs[0]))  # type: ignore[misc]
-        made = float(bench.lines[-1]["cpu_s"])
+        rank_packs = measured(bench, f"make the packs of one of {ranks} ranks", lambda packs=packs: list(packs[0]))  # type: ignore[misc]
+        packing_s = float(bench.lines[-1]["cpu_s"])
         sent = measured(
             bench,
             f"make and pickle the packs of the other {ranks - 1} ranks",
             lambda packs=packs: [pickle.dumps(list(each), protocol=5) for each in packs[1:]],  # type: ignore[misc]
         )
         bench.lines[-1]["bytes_per_token"] = round(sum(map(len, sent)) / tokens * ranks / (ranks - 1), 2)
-        found = measured(bench, f"unpickle the packs of one of {ranks} ranks", lambda sent=sent: pickle.loads(sent[-1]))  # type: ignore[misc]  # noqa: S301
+        parts = measured(bench, f"unpickle the packs of one of {ranks} ranks", lambda sent=sent: pickle.loads(sent[-1]))  # type: ignore[misc]  # noqa: S301
         received = float(bench.lines[-1]["cpu_s"])
         if ranks <= 8:
-            every = [own, *(pickle.loads(each) for each in sent)]  # noqa: S301
+            every = [rank_packs, *(pickle.loads(each) for each in sent)]  # noqa: S301
             again = update.pack(max_tokens=MAX_TOKENS, layout="sequence", shards=ranks)[-1]
-            assert all(map(equal, again, found))
+            assert all(map(equal, again, parts))
             count = sum(len(pack.token) for packs_of_rank in every for pack in packs_of_rank)
             assert trained in (None, count)
             trained = count
@@ -106,8 +106,8 @@ def main() -> None:
             "work": f"one of {ranks} ranks in all",
             "received_mb": round(max(map(len, sent)) / 1e6, 2),
             "cpu_s": round(received, 4),
-            "received_mb_of_whole_batch": round(len(whole) / 1e6, 1),
-            "cpu_s_with_whole_batch": round(unpickled + planned + made, 4),
+            "received_mb_of_whole_batch": round(len(pickled) / 1e6, 1),
+            "cpu_s_with_whole_batch": round(unpickled + planned + packing_s, 4),
         }
         bench.lines.append(line)
         print(

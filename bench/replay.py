@@ -54,7 +54,7 @@ def cpprb(priorities: np.ndarray, rows: np.ndarray) -> Peer:
     return Peer(
         "cpprb",
         lambda batch: buffer.sample(batch, beta=BETA),
-        lambda found: np.asarray(found["indexes"]),
+        lambda sample: np.asarray(sample["indexes"]),
         buffer.update_priorities,
     )
 
@@ -72,15 +72,15 @@ def torchrl(priorities: np.ndarray, rows: np.ndarray) -> Peer:
     def update(changed: np.ndarray, other: np.ndarray) -> None:
         buffer.update_priority(torch.from_numpy(changed), torch.from_numpy(other))
 
-    def indices(found: Any) -> np.ndarray:
-        return np.asarray(found[1]["index"]).reshape(-1)
+    def indices(sample: Any) -> np.ndarray:
+        return np.asarray(sample[1]["index"]).reshape(-1)
 
     return Peer("torchrl", lambda batch: buffer.sample(batch, return_info=True), indices, update)
 
 
 def loaded(bench: Bench) -> list[Callable[[np.ndarray, np.ndarray], Peer]]:
     """Return the installed peers."""
-    found = []
+    makers = []
     for make, needed in ((cpprb, "cpprb"), (torchrl, "torchrl._torchrl")):
         try:
             importlib.import_module(needed)
@@ -88,8 +88,8 @@ def loaded(bench: Bench) -> list[Callable[[np.ndarray, np.ndarray], Peer]]:
             reason = f"{error}".rsplit("/", 1)[-1][:80]  # the path of a library does not affect the figures
             bench.skipped(make.__name__, f"pip install {make.__name__}: {reason}")
         else:
-            found.append(make)
-    return found
+            makers.append(make)
+    return makers
 
 
 class Ours:

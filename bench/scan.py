@@ -76,9 +76,9 @@ def best(work: Callable[[], Any], times: int = 5) -> tuple[float, Any]:
     fastest = float("inf")
     for _ in range(times):
         begin = time.perf_counter()
-        found = work()
+        result = work()
         fastest = min(fastest, time.perf_counter() - begin)
-    return fastest, found
+    return fastest, result
 
 
 def line(what: str, ours: float, theirs: float, peer: str) -> None:
@@ -105,9 +105,9 @@ def main() -> None:
         def by_iteration(frame: pl.LazyFrame) -> pl.DataFrame:
             return frame.group_by("iteration").agg(pl.col("reward").mean(), pl.len()).sort("iteration").collect()
 
-        ours, found = best(lambda: by_iteration(scan(store).draws.agentrl.trajectories(scan(store))))
+        ours, table = best(lambda: by_iteration(scan(store).draws.agentrl.trajectories(scan(store))))
         theirs, expected = best(lambda: by_iteration(pl.scan_ndjson(rows)), 2)
-        assert_frame_equal(found, expected, check_dtypes=False)
+        assert_frame_equal(table, expected, check_dtypes=False)
         line("mean reward by iteration", ours, theirs, "JSONL")
 
         def logprob(frame: pl.LazyFrame) -> float:

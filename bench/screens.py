@@ -105,8 +105,8 @@ class RecordedScreens:
             return QUESTION
         # Screens of the same split, shifted by one.
         first, last = (0, self.train) if place < self.train else (self.train, len(self.images))
-        shown = place if self.shows == "own" else first + (place + 1 - first) % (last - first)
-        return {"role": "user", "content": [self.images[shown], QUESTION]}
+        image_place = place if self.shows == "own" else first + (place + 1 - first) % (last - first)
+        return {"role": "user", "content": [self.images[image_place], QUESTION]}
 
 
 class Click:

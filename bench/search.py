@@ -71,7 +71,7 @@ def decisions(bench: Bench, turns: int, rounds: int) -> None:
     tree = _core.SearchTree()
     start = time.perf_counter()
     tree.follow(forest._core, 0)  # noqa: SLF001
-    whole = time.perf_counter() - start
+    elapsed = time.perf_counter() - start
     rules: dict[str, Callable[[], list[int]]] = {
         "best first": lambda: tree.frontier(WIDTH),
         "upper confidence bounds": lambda: tree.descend(WIDTH, 4, 1000, 0.25),
@@ -88,7 +88,7 @@ def decisions(bench: Bench, turns: int, rounds: int) -> None:
             start = time.perf_counter()
             rule()
             seconds[name].append(time.perf_counter() - start)
-    line: dict[str, Any] = {"turns": turns, "read_all_us_a_turn": 1e6 * whole / turns}
+    line: dict[str, Any] = {"turns": turns, "read_all_us_a_turn": 1e6 * elapsed / turns}
     reading = float(np.median(readings))
     line["read_round_us"] = 1e6 * reading
     for name, spent in seconds.items():
@@ -118,7 +118,7 @@ def solved(
     program: rollout.Rollout, metered: Metered, world: Any, context: int, budget: int, seed: int
 ) -> tuple[bool, int]:
     """Return whether a task is solved within the budget of tokens, and the number of tokens used."""
-    begun = metered.tokens
+    tokens_before = metered.tokens
     collect = arl.Collector(
         metered,
         world,
@@ -133,7 +133,7 @@ def solved(
         for _ in range(1000):
             batch = collect(tasks=1, group_size=1)
             collect.end_iteration(batch, {})
-            spent = metered.tokens - begun
+            spent = metered.tokens - tokens_before
             if spent > budget:
                 break
             if batch.num_draws and batch.column("success", "draw").max() > 0:

@@ -131,8 +131,10 @@ def warm_start(
         ids = torch.tensor(np.array([np.concatenate(pair) for pair in zip(prompts, texts, strict=True)])).long()
         extra = {}
         if sees:
-            seen = features(model, [inputs.of(world.prompt(place)["content"][0]) for place in chosen])  # type: ignore[index, call-overload, arg-type]
-            extra = arguments(model, seen, ids, torch.ones_like(ids).bool(), [[place] for place in range(rows)])
+            image_features = features(model, [inputs.of(world.prompt(place)["content"][0]) for place in chosen])  # type: ignore[index, call-overload, arg-type]
+            extra = arguments(
+                model, image_features, ids, torch.ones_like(ids).bool(), [[place] for place in range(rows)]
+            )
         length = len(texts[0])
         logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **extra).logits
         loss = nn.functional.cross_entropy(logits[:, -length - 1 : -1].flatten(0, 1), ids[:, -length:].flatten())

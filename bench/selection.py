@@ -144,7 +144,7 @@ def known(tasks: select.ComposedSelector, size: int) -> dict[str, Any]:
 def selectors(size: int) -> list[dict[str, Any]]:
     """Measure whole selections and the update after an iteration."""
     pool = Pool(MixedTasks({"world": Numbered(size)}))
-    wanted = SelectionRequest(GROUPS, 8, 0, np.zeros(0, np.int64), 1)
+    request = SelectionRequest(GROUPS, 8, 0, np.zeros(0, np.int64), 1)
     mopps = select.ComposedSelector(score=select.NearTarget(0.5), sample=select.TopSampler(posterior=True, among=16))
     rules = {
         "evenly, no task is looked at": select.ComposedSelector(),
@@ -157,7 +157,7 @@ def selectors(size: int) -> list[dict[str, Any]]:
     lines = []
     for work, rule in rules.items():
         state = known(rule, size)
-        spent = best(lambda rule=rule, state=state: rule.choose(pool, state, wanted, 3), 3)  # type: ignore[misc]
+        spent = best(lambda rule=rule, state=state: rule.choose(pool, state, request, 3), 3)  # type: ignore[misc]
         lines.append({"work": work, "tasks": size, "ours_ms": spent})
     state = known(mopps, size)
     outcomes = np.ones(8 * GROUPS)
@@ -181,10 +181,10 @@ def selectors(size: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Run the bench."""
-    bench, whole = Bench("selection"), []
+    bench, rows = Bench("selection"), []
     for size in (10**4, 10**5, 10**6, 10**7):
         kernels(bench, size)
-        whole += selectors(size)
+        rows += selectors(size)
     rates = np.random.default_rng(2).random(512)
     bench.against(
         "numbers of 4 096 rollouts for 512 tasks",
@@ -194,7 +194,7 @@ def main() -> None:
         runs=5,
         goal=5,
     )
-    bench.write(selections=whole)
+    bench.write(selections=rows)
 
 
 if __name__ == "__main__":

@@ -136,9 +136,9 @@ class Agent:
         head = f"POST /s/{self._name}/v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
         begin = time.perf_counter()
         self._writer.write(head.encode() + body)
-        told = await self._reader.readuntil(b"\r\n\r\n")
-        assert told.startswith(b"HTTP/1.1 200"), told
-        length = int(told.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        response_head = await self._reader.readuntil(b"\r\n\r\n")
+        assert response_head.startswith(b"HTTP/1.1 200"), response_head
+        length = int(response_head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
         reply = json.loads(await self._reader.readexactly(length))
         self.times.append(time.perf_counter() - begin)
         message = reply["choices"][0]["message"]
@@ -195,21 +195,21 @@ def long_session(turns: int) -> Json:
     """Return the CPU time and bytes of each quarter of a long session."""
     at = Served()
     asyncio.run(talked(at, 1, 20, "warm"))
-    found: list[tuple[float, int]] = []
+    measurements: list[tuple[float, int]] = []
 
     async def live() -> None:
         agent = Agent(at, "long")
         await agent.begin()
-        found.append(at.spent())
+        measurements.append(at.spent())
         for _ in range(4):
             for _ in range(turns // 4):
                 await agent.turn()
-            found.append(at.spent())
+            measurements.append(at.spent())
         agent.end()
 
     asyncio.run(live())
     at.close()
-    quarters = list(itertools.pairwise(found))
+    quarters = list(itertools.pairwise(measurements))
     return {
         "turns": turns,
         "ms a turn, by quarter": [1e3 * (b[0] - a[0]) / (turns // 4) for a, b in quarters],
@@ -237,13 +237,13 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=1000)
     options = parser.parse_args()
     bench = Bench("serve")
-    for work, found in (
+    for work, figures in (
         ("throughput", throughput(options.turns)),
         ("latency", latency()),
         ("long session", long_session(options.long)),
         ("many sessions", many(options.sessions)),
     ):
-        bench.lines.append({"work": work, "load": os.getloadavg(), **found})
+        bench.lines.append({"work": work, "load": os.getloadavg(), **figures})
         print(work, json.dumps(bench.lines[-1]), flush=True)
     bench.write()
 

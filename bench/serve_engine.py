@@ -100,9 +100,9 @@ def of_groups(groups: Sequence[int]) -> float:
 
 def spent(call: Callable[[], object], groups: Sequence[int]) -> tuple[float, float]:
     """Return the CPU seconds of a call in this process and in some process groups."""
-    own, others = time.process_time(), of_groups(groups)
+    started, others = time.process_time(), of_groups(groups)
     call()
-    return round(time.process_time() - own, 3), round(of_groups(groups) - others, 3)
+    return round(time.process_time() - started, 3), round(of_groups(groups) - others, 3)
 
 
 def main() -> None:

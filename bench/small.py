@@ -114,13 +114,13 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
         for name, function in sorted(vars(module).items()):
             if name.startswith("_") or not isinstance(function, FunctionType):
                 continue
-            wanted = [
+            required = [
                 parameter
                 for parameter in inspect.signature(function).parameters.values()
                 if parameter.default is parameter.empty
             ]
             of_package = function.__module__.startswith(package)
-            if of_package and wanted and any(parameter.annotation == "object" for parameter in wanted):
+            if of_package and required and any(parameter.annotation == "object" for parameter in required):
                 yield f"{package.rpartition('.')[2]}.{name}", function
 
 
@@ -131,13 +131,13 @@ def call(name: str, function: Callable[..., Any], rows: int) -> Callable[[], Any
         # Paths need offsets; if these are optional, another argument takes their place, which is no faster.
         special = SPECIAL.get(name, {}).get(parameter.name)
         if special is not None or parameter.default is parameter.empty or parameter.name == "offsets":
-            given = (
+            value = (
                 argument(name, parameter.name, str(parameter.annotation), rows) if special is None else special(rows)
             )
             if parameter.kind is parameter.KEYWORD_ONLY or parameter.default is not parameter.empty:
-                by_name[parameter.name] = given
+                by_name[parameter.name] = value
             else:
-                positional.append(given)
+                positional.append(value)
     return partial(function, *positional, **by_name)
 
 
@@ -158,12 +158,12 @@ def main() -> None:
     if not chosen:
         raise SystemExit(f"there is no public function whose name has {options.only!r}")
     assert options.only or len(chosen) >= 35, "the walk over the packages lost functions"
-    found: dict[str, list[tuple[float, ...]]] = {name: [] for name in chosen}
+    times_by_name: dict[str, list[tuple[float, ...]]] = {name: [] for name in chosen}
     for _ in range(ROUNDS):
         for name, function in chosen.items():
-            found[name].append(tuple(microseconds(call(name, function, rows)) for rows in (FEW, ROWS)))
+            times_by_name[name].append(tuple(microseconds(call(name, function, rows)) for rows in (FEW, ROWS)))
     bench = Bench("small")
-    for name, times in found.items():
+    for name, times in times_by_name.items():
         few, many = map(min, zip(*times, strict=True))
         bench.lines.append({"function": name, f"us_{FEW}_rows": few, f"us_{ROWS}_rows": many})
         met = "reached" if few <= MOST_MICROSECONDS else "missed"

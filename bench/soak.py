@@ -149,7 +149,7 @@ def main() -> None:
     warnings.simplefilter("ignore", RuntimeWarning)  # the failures below are deliberate
     bench = Bench("soak")
     _, tokenizer = warm_start.build(env.ReasoningGym(["chain_sum"], seed=0), seed=0)
-    says = Says(
+    scripted = Says(
         tokenizer, lambda request: str(request.seed % 1000), delay=lambda request: (request.seed >> 5) % 20 / 1000
     )
     world, rng = World(), random.Random(options.seed)  # noqa: S311
@@ -160,7 +160,7 @@ def main() -> None:
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, arl.Store.open(folder, sync="never") as store:
         collect = arl.Collector(
-            says,
+            scripted,
             world,  # type: ignore[arg-type]
             recipes.GRPO.replace(rollout=Stopping()),
             store=store,
@@ -182,7 +182,7 @@ def main() -> None:
                 statuses[CODES["status"][status]] += 1
             assert len(batch.trajectories) == groups * GROUP, f"iteration {iteration}: {len(batch.trajectories)}"
             updates += 1
-            says.update_weights(None, version=updates)  # type: ignore[arg-type]
+            scripted.update_weights(None, version=updates)  # type: ignore[arg-type]
             collect.end_iteration(recipes.GRPO.credit(batch), {})
             if iteration % 20 == 19:
                 store.drop_before(iteration - 10)

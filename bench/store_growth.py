@@ -48,8 +48,8 @@ def batch_of(iteration: int, tokens: int) -> arl.Batch:
         path = forest.start(0, member)
         forest.append(path, prompt, kind="prompt")
         for _ in range(TURNS):
-            said = rng.integers(0, 50_000, tokens // TURNS, np.int32)
-            forest.append(path, said, kind="action", logprobs=-rng.random(len(said), np.float32))
+            action_tokens = rng.integers(0, 50_000, tokens // TURNS, np.int32)
+            forest.append(path, action_tokens, kind="action", logprobs=-rng.random(len(action_tokens), np.float32))
             forest.step(path, reward=float(rng.integers(0, 2)))
         forest.finish(path, reward=float(rng.integers(0, 2)))
     return forest.freeze()
@@ -121,9 +121,9 @@ def _sync(path: Path) -> None:
 
 def sizes_of(run: Path) -> dict[Path, int]:
     """Return the bytes of each file of a store, those of its manifest last."""
-    found = {path.relative_to(run): path.stat().st_size for path in run.glob("*/*.arrow")}
+    sizes = {path.relative_to(run): path.stat().st_size for path in run.glob("*/*.arrow")}
     manifest = next((run / "manifest").glob("*.json"))
-    return {**found, manifest.relative_to(run): manifest.stat().st_size}
+    return {**sizes, manifest.relative_to(run): manifest.stat().st_size}
 
 
 @contextmanager
@@ -138,10 +138,10 @@ def merging(store: arl.Store) -> Iterator[list[tuple[float, int]]]:
             times.append((time.perf_counter() - begin, fewer))
 
     with ThreadPoolExecutor(1) as threads:
-        begun = threads.submit(again)
+        future = threads.submit(again)
         yield times
         ended.set()
-        begun.result()
+        future.result()
 
 
 def quantiles(bench: Bench, name: str, seconds: list[float]) -> dict[str, float]:
@@ -155,7 +155,7 @@ def quantiles(bench: Bench, name: str, seconds: list[float]) -> dict[str, float]
 def grow(run: Run, path: Path, iterations: int) -> list[float]:
     """Train, print a line at each power of ten, and return the seconds of each commit."""
     seconds: list[float] = []
-    before, shown = counted("wchar"), 0
+    before, reported = counted("wchar"), 0
     print("commits  files  kept MB  written MB  times  mean ms  slowest ms  manifest kB  open ms  scan ms")
     for _ in range(iterations):
         seconds += run.train()
@@ -163,9 +163,9 @@ def grow(run: Run, path: Path, iterations: int) -> list[float]:
         if commits not in (100, 1000, 10_000, 2 * iterations):
             continue
         files = [file for file in path.rglob("*") if file.is_file()]
-        kept = sum(file.stat().st_size for file in files)
+        file_bytes = sum(file.stat().st_size for file in files)
         total = counted("wchar") - before
-        recent, shown = np.array(seconds[shown:]), commits
+        recent, reported = np.array(seconds[reported:]), commits
         begin = time.perf_counter()
         with arl.Store.open(path, read_only=True) as reader:
             assert reader.iteration == commits // 2
@@ -176,7 +176,7 @@ def grow(run: Run, path: Path, iterations: int) -> list[float]:
         assert draws.height == MEMBERS * commits // 2
         manifest = next((path / "manifest").glob("*.json")).stat().st_size
         print(
-            f"{commits:7}  {len(files):5}  {kept / 1e6:7.1f}  {total / 1e6:10.1f}  {total / kept:5.1f}"
+            f"{commits:7}  {len(files):5}  {file_bytes / 1e6:7.1f}  {total / 1e6:10.1f}  {total / file_bytes:5.1f}"
             f"  {1e3 * recent.mean():7.1f}  {1e3 * recent.max():10.1f}  {manifest / 1e3:11.1f}"
             f"  {1e3 * opened:7.1f}  {1e3 * scanned:7.1f}",
             flush=True,

@@ -46,8 +46,10 @@ def batch_of(iteration: int, tokens: int) -> arl.Batch:
     many = len(paths) * length
     offsets = np.arange(len(paths) + 1) * length
     for _ in range(TURNS):
-        said = rng.integers(0, 50_000, many, np.int32)
-        forest.append_many(paths, (said, offsets), kind="action", logprobs=(-rng.random(many, np.float32), offsets))
+        action_tokens = rng.integers(0, 50_000, many, np.int32)
+        forest.append_many(
+            paths, (action_tokens, offsets), kind="action", logprobs=(-rng.random(many, np.float32), offsets)
+        )
         for path in paths:
             forest.step(path)
         forest.append_many(paths, (rng.integers(0, 50_000, many, np.int32), offsets), kind="observation")
@@ -86,18 +88,18 @@ def main() -> None:
     parser.add_argument("--scan-at", type=float, nargs="*", default=[1.0, 3.0, 10.0])
     parser.add_argument("--folder")
     options = parser.parse_args()
-    lines, scans, wanted = [], [], sorted(options.scan_at)
+    lines, scans, scan_sizes = [], [], sorted(options.scan_at)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         run, rng = Path(folder) / "run", np.random.default_rng(0)
-        held = options.gigabytes * 1e9
-        if shutil.disk_usage(folder).free < 1.5 * held:
+        target_bytes = options.gigabytes * 1e9
+        if shutil.disk_usage(folder).free < 1.5 * target_bytes:
             raise SystemExit(f"{folder} has no room for {options.gigabytes} GB; give --folder or fewer --gigabytes")
         print("     GB  trajectories  commit kB  manifest kB  rows MB  read MB  times  first ms  warm ms")
         with arl.Store.open(run, sync="never") as store:
             measured = 0.0
-            while measured < held:
-                made = batch_of(store.iteration, options.tokens)
-                batch = store.rebase(made)
+            while measured < target_bytes:
+                new_batch = batch_of(store.iteration, options.tokens)
+                batch = store.rebase(new_batch)
                 store.append(batch, iteration=store.iteration)
                 store.flush()
                 before = counted("wchar")
@@ -105,31 +107,31 @@ def main() -> None:
                 store.close_iteration(batch.with_columns("draw", advantage=advantages), {"loss": 0.5})
                 commit = counted("wchar") - before
                 size = sum(path.stat().st_size for path in (run / "nodes").iterdir())
-                while wanted and size >= 1e9 * wanted[0]:
+                while scan_sizes and size >= 1e9 * scan_sizes[0]:
                     scans += scanned(run)
-                    wanted.pop(0)
-                if size < measured + held / 10:
+                    scan_sizes.pop(0)
+                if size < measured + target_bytes / 10:
                     continue
-                measured = size if size < 0.999 * held else held
+                measured = size if size < 0.999 * target_bytes else target_bytes
                 trajectories = store.iteration * GROUPS * MEMBERS
                 ids = np.sort(rng.choice(trajectories, min(options.trajectories, trajectories), replace=False))
-                first, warm, spent, own = read(store, ids)
+                first, warm, spent, row_size = read(store, ids)
                 manifest = next((run / "manifest").glob("*.json")).stat().st_size
                 line = {
                     "gigabytes": size / 1e9,
                     "trajectories": trajectories,
                     "commit_kb": commit / 1e3,
                     "manifest_kb": manifest / 1e3,
-                    "rows_mb": own / 1e6,
+                    "rows_mb": row_size / 1e6,
                     "read_mb": spent / 1e6,
-                    "times": spent / own,
+                    "times": spent / row_size,
                     "first_ms": first,
                     "warm_ms": warm,
                 }
                 lines.append(line)
                 print(
                     f"{size / 1e9:7.2f}  {trajectories:12}  {commit / 1e3:9.1f}  {manifest / 1e3:11.1f}"
-                    f"  {own / 1e6:7.1f}  {spent / 1e6:7.1f}  {spent / own:5.2f}  {first:8.1f}  {warm:7.1f}",
+                    f"  {row_size / 1e6:7.1f}  {spent / 1e6:7.1f}  {spent / row_size:5.2f}  {first:8.1f}  {warm:7.1f}",
                     flush=True,
                 )
             snapshot = snapshots(store, trajectories)
@@ -141,8 +143,8 @@ def main() -> None:
 def snapshots(store: arl.Store, rows: int) -> float:
     """Return milliseconds to commit the state of a memory after an iteration with few changes, the best of three."""
     numbers = np.arange(rows)
-    kept = MemoryRows.empty().to_state()
-    state = {name: numbers.astype(values.dtype) for name, values in kept.items() if name != "columns"}
+    empty_rows = MemoryRows.empty().to_state()
+    state = {name: numbers.astype(values.dtype) for name, values in empty_rows.items() if name != "columns"}
     times = []
     for turn in range(4):
         batch = store.rebase(arl.Forest(iteration=store.iteration).freeze())

@@ -54,8 +54,8 @@ def batch_of(iteration: int, count: int) -> arl.Batch:
     logprobs = -np.ones(count * ACTION, np.float32)
     for tokens, kind in zip(nodes, ("prompt", "action", "observation", "action"), strict=True):
         offsets = np.arange(count + 1) * tokens.shape[1]
-        given = {"logprobs": (logprobs, offsets)} if kind == "action" else {}
-        forest.append_many(paths, (tokens.reshape(-1), offsets), kind=kind, **given)
+        columns = {"logprobs": (logprobs, offsets)} if kind == "action" else {}
+        forest.append_many(paths, (tokens.reshape(-1), offsets), kind=kind, **columns)
         if kind == "action":
             for path in paths:
                 forest.step(path)
@@ -98,8 +98,8 @@ def scans(bench: Bench, path: Path, iterations: int, count: int) -> None:
     """Measure filters and means over all rows."""
     run = scan(path)
     rewards = np.concatenate([contents(iteration, count)[1] for iteration in range(iterations)])
-    found = measured(bench, "count", lambda: run.trajectories.select(pl.len()).collect().item())
-    assert found == iterations * count
+    row_count = measured(bench, "count", lambda: run.trajectories.select(pl.len()).collect().item())
+    assert row_count == iterations * count
     reward = pl.col("reward").cast(pl.Float64).mean()
     mean = measured(bench, "mean reward", lambda: run.trajectories.select(reward).collect().item())
     assert np.isclose(mean, rewards.mean(), rtol=1e-9)
@@ -130,8 +130,8 @@ def reads(bench: Bench, store: arl.Store, count: int, total: int) -> None:
         assert len(contexts.tokens) == ends[-1]
         for number, end in zip(ids[:CHECKED].tolist(), ends.tolist(), strict=True):
             nodes, _ = contents(number // count, count)
-            wanted = np.concatenate([tokens[number % count] for tokens in nodes])
-            assert np.array_equal(contexts.tokens[end - len(wanted) : end], wanted)
+            expected = np.concatenate([tokens[number % count] for tokens in nodes])
+            assert np.array_equal(contexts.tokens[end - len(expected) : end], expected)
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ def measured(run: Path) -> list[dict[str, Any]]:
     closed = arl.Store.open(run, read_only=True).iteration
     draws = pl.scan_ipc(run / "draws" / "*.arrow").select(pl.len()).collect().item()
     task = scan(run).trajectories.select("task_id").head(1).collect().item()
-    wanted = {"an iteration": pl.col("iteration") == closed // 2, "a task": pl.col("task_id") == task}
+    predicates = {"an iteration": pl.col("iteration") == closed // 2, "a task": pl.col("task_id") == task}
 
     def column() -> float:
         return float(scan(run).nodes.select(LOGPROB).collect().item())
@@ -44,7 +44,7 @@ def measured(run: Path) -> list[dict[str, Any]]:
         return float(pl.scan_ipc(files).select(LOGPROB).collect().item())
 
     def few() -> pl.DataFrame:
-        ids = scan(run).trajectories.filter(wanted["a task"]).select("trajectory_id").collect()["trajectory_id"]
+        ids = scan(run).trajectories.filter(predicates["a task"]).select("trajectory_id").collect()["trajectory_id"]
         with arl.Store.open(run, read_only=True) as store:
             batch = store.trajectory_batch(ids)
         return scan(batch).trajectories.agentrl.paths(batch).collect()
@@ -52,18 +52,24 @@ def measured(run: Path) -> list[dict[str, Any]]:
     opened = _line(run, "open", lambda: arl.Store.open(run, read_only=True).close(), runs=20)
     ours = _line(run, "mean log-prob, scan", column)
     theirs = _line(run, "mean log-prob, Polars", peer)
-    told = _line(run, "stats", lambda: statistics(scan(run)), runs=1)
+    stats_line = _line(run, "stats", lambda: statistics(scan(run)), runs=1)
     assert np.isclose(ours[1], theirs[1], rtol=1e-9)
-    assert int(told[1]["draws"].sum()) == draws
-    lines = [line for line, _ in (opened, ours, theirs, told)]
-    for name, predicate in wanted.items():
+    assert int(stats_line[1]["draws"].sum()) == draws
+    lines = [line for line, _ in (opened, ours, theirs, stats_line)]
+    for name, predicate in predicates.items():
 
-        def found(predicate: pl.Expr = predicate) -> pl.LazyFrame:
+        def matching_rows(predicate: pl.Expr = predicate) -> pl.LazyFrame:
             return scan(run).trajectories.filter(predicate)
 
-        assert found().collect().height < closed * 1024
-        lines.append(_line(run, f"trajectories of {name}", lambda found=found: found().collect())[0])
-        line, paths = _line(run, f"paths of {name}", lambda found=found: found().agentrl.paths(scan(run)).collect())
+        assert matching_rows().collect().height < closed * 1024
+        lines.append(
+            _line(run, f"trajectories of {name}", lambda matching_rows=matching_rows: matching_rows().collect())[0]
+        )
+        line, paths = _line(
+            run,
+            f"paths of {name}",
+            lambda matching_rows=matching_rows: matching_rows().agentrl.paths(scan(run)).collect(),
+        )
         lines.append(line)
     line, same = _line(run, "paths of a task, trajectory_batch", few)
     assert_frame_equal(same, paths)
@@ -76,7 +82,7 @@ def _line(run: Path, work: str, call: Callable[[], Any], *, runs: int = 2) -> tu
     """Return a result, and a line: milliseconds on evicted and on cached files, and bytes of the first read."""
     forget(run)
     before, begin = counted("read_bytes"), time.perf_counter()
-    found = call()
+    result = call()
     first, read = 1e3 * (time.perf_counter() - begin), counted("read_bytes") - before
     times = []
     for _ in range(runs):
@@ -85,11 +91,11 @@ def _line(run: Path, work: str, call: Callable[[], Any], *, runs: int = 2) -> tu
         times.append(1e3 * (time.perf_counter() - begin))
     line = {"work": work, "forgotten_ms": first, "warm_ms": min(times), "read_mb": read / 1e6}
     more = ""
-    if isinstance(found, pl.DataFrame):
-        line |= {"rows": found.height, "rows_mb": found.estimated_size() / 1e6}
+    if isinstance(result, pl.DataFrame):
+        line |= {"rows": result.height, "rows_mb": result.estimated_size() / 1e6}
         more = f"   for {line['rows_mb']:8.2f} MB in {line['rows']} rows"
     print(f"{work:<34} {first:10.1f} ms  warm {min(times):9.1f} ms  read {read / 1e6:10.2f} MB{more}", flush=True)
-    return line, found
+    return line, result
 
 
 def manifests(run: Path, folder: Path) -> list[dict[str, Any]]:

@@ -54,8 +54,8 @@ def main() -> None:
         names = np.array(["#".join(map(str, path)) for path in paths], dtype=object)
 
         def by_strings() -> np.ndarray:
-            made = treepo.compute_tree_reinforce_plus_plus_baseline_outcome_advantage(scores.clone(), mask, names)
-            return made[0][:, 0].numpy()
+            result = treepo.compute_tree_reinforce_plus_plus_baseline_outcome_advantage(scores.clone(), mask, names)
+            return result[0][:, 0].numpy()
 
         bench.against(f"{work}, tree at hand", "TreePO", from_tree, by_strings, runs=50, goal=2000.0)
         bench.against(f"{work}, tree built from paths", "TreePO", from_paths, by_strings, runs=50, goal=1000.0)
@@ -73,8 +73,8 @@ def main() -> None:
         tree_grpo = load(options.tree_grpo, "tree_grpo_core_algos")
 
         def by_loops() -> np.ndarray:
-            made = tree_grpo.compute_tree_grpo_outcome_advantage(scores.clone(), mask, prompts, trees)
-            return made[0][:, 0].numpy()
+            result = tree_grpo.compute_tree_grpo_outcome_advantage(scores.clone(), mask, prompts, trees)
+            return result[0][:, 0].numpy()
 
         bench.against(work, "Tree-GRPO", nested, by_loops, runs=50, goal=400.0, tolerance=1e-4)
     bench.write(rows=rows, nodes=len(parents))

@@ -110,15 +110,15 @@ def forks(grown: Grown) -> None:
 def chain(grown: Grown) -> None:
     """Return one task of 20 turns, with a branch of two turns off each of the first 19."""
     trunk = grown.start(grown.group(), 0, grown.words(192))
-    done = [trunk]
+    trajectories = [trunk]
     for number in range(20):
         grown.turn(trunk, 40 if number else 0, 24)
         if number < 19:
             branch = grown.forest.fork(trunk)
             for _ in range(2):
                 grown.turn(branch, 40, 24)
-            done.append(branch)
-    for trajectory in done:
+            trajectories.append(branch)
+    for trajectory in trajectories:
         grown.finish(trajectory)
 
 
@@ -154,9 +154,9 @@ def padded_rows(batch: Batch, recipe: Recipe, most: int) -> Iterator[dict[str, T
         for row, draw in enumerate(members):
             rows["input_ids"][row, : len(paths[draw])] = torch.from_numpy(paths[draw])
             rows["attention_mask"][row, : len(paths[draw])] = 1
-            own = slice(bounds[steps[draw]], bounds[steps[draw + 1]])
+            span = slice(bounds[steps[draw]], bounds[steps[draw + 1]])
             for name, values in columns.items():
-                rows[name][row, position[own]] = torch.from_numpy(values[own])
+                rows[name][row, position[span]] = torch.from_numpy(values[span])
         yield rows
 
 
@@ -237,9 +237,9 @@ def main() -> None:
         def in_sequences() -> list[Tensor]:
             return step("sequence")
 
-        def read(found: list[Tensor]) -> np.ndarray:
+        def read(tensors: list[Tensor]) -> np.ndarray:
             # Loss and gradients, in units of the largest entry of each.
-            return np.concatenate([(part / part.abs().max()).flatten().numpy() for part in found])
+            return np.concatenate([(part / part.abs().max()).flatten().numpy() for part in tensors])
 
         for peer, call in (("sequence layout", in_sequences), ("transformers, padded", padded)):
             bench.against(name, peer, in_tree, call, runs=options.runs, goal=goal, read=read, tolerance=1e-3)

@@ -49,14 +49,14 @@ OPENINGS = [
     "Let me look for",
     "I should check",
     "The question asks about",
-    "FirstValue I need",
+    "First I need",
     "It would help to know",
     "I am not sure about",
 ]
 FACTS = [
     "A survey of {year} counted {count} of them, more than anybody had expected.",
     "The archive in Lisbon keeps {count} letters about {subject}, most of them unread.",
-    "DeferredTask measurements put {subject} at {count} years, with an error of a tenth.",
+    "Later measurements put {subject} at {count} years, with an error of a tenth.",
     "In {year} a commission wrote that {subject} had been described wrongly for decades.",
     "The oldest source is from {year}; a copy of it names {count} witnesses.",
     "Two teams disagree: one says {count}, the other says {year} was the turning point.",
@@ -107,12 +107,14 @@ def tokenizer_of(texts: list[str]) -> Any:
     """Return a byte-level tokenizer of some texts."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     special = ["<|user|>", "<|assistant|>", "<|tool|>", "<|end|>"]
-    made.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=2000, special_tokens=special, show_progress=False))
-    return made
+    tokenizer.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=2000, special_tokens=special, show_progress=False)
+    )
+    return tokenizer
 
 
 def record(folder: Path, iterations: int) -> None:
@@ -129,11 +131,11 @@ def record(folder: Path, iterations: int) -> None:
             batch = store.rebase(forest.freeze())
             store.append(batch, iteration=iteration)
             batch = recipes.GRPO.credit(batch.with_columns("draw", score=batch.column("reward", "draw")))
-            kl = 0.002 * iteration + 0.001 * rng.random()
             metrics = {
                 "loss": 0.02 - 0.001 * iteration + 0.004 * rng.standard_normal(),
-                "kl": kl,
-                "grad_norm": 0.4 + 0.2 * rng.random(),
+                "gradient_norm": 0.4 + 0.2 * rng.random(),
+                "approximate_kl": 0.002 * iteration + 0.001 * rng.random(),
+                "clip_fraction": 0.02 + 0.002 * iteration + 0.01 * rng.random(),
             }
             state = {"metrics": metrics, "run": {"recipe": recipes.GRPO.to_dict(), "seed": 0}}
             store.close_iteration(batch, state)
@@ -164,8 +166,8 @@ def _group(forest: Any, writer: Writer, tokenizer: Any, rng: Any, iteration: int
             say(path, writer.call(subject), "action")
             failed = rng.random() < 0.06
             forest.step(path, flags=5 if failed else 4)
-            found = "error: the index did not answer<|end|>" if failed else writer.result(subject)
-            say(path, f"<|tool|>{found}<|assistant|>", "observation", state=found)
+            answer = "error: the index did not answer<|end|>" if failed else writer.result(subject)
+            say(path, f"<|tool|>{answer}<|assistant|>", "observation", state=answer)
 
     def end(path: int) -> None:
         solved = rng.random() < hard
@@ -188,7 +190,7 @@ def measure(bench: Bench, run: Path, page: Path, pictures: Path | None) -> None:
     began = time.perf_counter()
     with arl.Store.open(run, read_only=True) as store:
         Page.of(store, title="search-agent").save(page)
-    made = time.perf_counter() - began
+    making_seconds = time.perf_counter() - began
     tokens = scan(run).nodes.select(pl.col("tokens").list.len().sum()).collect().item()
     nodes = scan(run).nodes.select(pl.len()).collect().item()
     group = _mixed(run)
@@ -198,7 +200,7 @@ def measure(bench: Bench, run: Path, page: Path, pictures: Path | None) -> None:
         browser.until("document.getElementById('page').dataset.indexed")
         indexed = float(browser.do("document.getElementById('page').dataset.indexed"))
         seconds = [_searched(browser, text) for text in SOUGHT]
-        found = _opened(browser, group)
+        group_ms = _opened(browser, group)
         if pictures is not None:
             _pictures(browser, page, pictures, group)
         assert browser.errors == []
@@ -207,12 +209,12 @@ def measure(bench: Bench, run: Path, page: Path, pictures: Path | None) -> None:
     figures = {
         "tokens": tokens,
         "nodes": nodes,
-        "made_s": made,
+        "made_s": making_seconds,
         "mb": megabytes,
         "mb_per_million_tokens": per_million,
         "painted_ms": min(painted),
         "read_ms": indexed,
-        "group_ms": found,
+        "group_ms": group_ms,
         "search_ms": statistics.median(seconds),
         "slowest_search_ms": max(seconds),
     }
@@ -269,8 +271,8 @@ def _mixed(run: Path) -> int:
 def _painted(browser: Browser, page: Path) -> float:
     browser.open(page)
     browser.until("performance.getEntriesByName('first-contentful-paint').length")
-    seen = browser.do("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-    return max(seen, float(browser.do("document.getElementById('page').dataset.painted")))
+    painted = browser.do("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    return max(painted, float(browser.do("document.getElementById('page').dataset.painted")))
 
 
 def _opened(browser: Browser, group: int) -> float:
@@ -327,9 +329,9 @@ def beside_inspect(bench: Bench, run: Path, folder: Path, python: str) -> None:
     logs, site = folder / "logs", folder / "site"
     logs.mkdir()
     command = [python, "-c", INSPECT, str(folder / "transcripts.jsonl"), str(logs), str(site)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    if done.returncode:
-        bench.skipped("inspect", done.stderr.strip().splitlines()[-1])
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if completed.returncode:
+        bench.skipped("inspect", completed.stderr.strip().splitlines()[-1])
         return
     handler = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(site)))
@@ -358,17 +360,17 @@ def main() -> None:
     options.add_argument("--keep", type=Path)
     options.add_argument("--pictures", type=Path)
     options.add_argument("--inspect")
-    given = options.parse_args()
+    arguments = options.parse_args()
     bench = Bench("view")
     with tempfile.TemporaryDirectory() as scratch:
-        folder = given.keep or Path(scratch)
+        folder = arguments.keep or Path(scratch)
         run = folder / "search-agent"
         if not run.exists():
             run.mkdir(parents=True)
-            record(run, given.iterations)
-        measure(bench, run, folder / "run.html", given.pictures)
-        if given.inspect:
-            beside_inspect(bench, run, Path(scratch), given.inspect)
+            record(run, arguments.iterations)
+        measure(bench, run, folder / "run.html", arguments.pictures)
+        if arguments.inspect:
+            beside_inspect(bench, run, Path(scratch), arguments.inspect)
         else:
             bench.skipped("inspect", "no Python with inspect-ai was named")
     bench.write()

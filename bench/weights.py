@@ -38,7 +38,7 @@ def main() -> None:
     def against(work: str, peer: str, ours: Callable[[], Any], theirs: Callable[[], Any], tolerance: float) -> None:
         bench.against(work, peer, ours, theirs, runs=15, goal=1.0, tolerance=tolerance)
 
-    def kept(level: str) -> Callable[[], np.ndarray]:
+    def our_weights(level: str) -> Callable[[], np.ndarray]:
         return lambda: importance_weights(log_ratios, offsets, level=level, at_most=2.0)  # type: ignore[arg-type]
 
     def sequence_numpy() -> np.ndarray:
@@ -55,18 +55,18 @@ def main() -> None:
     def token_numpy() -> np.ndarray:
         return np.minimum(np.exp(np.clip(log_ratios, -20.0, 20.0)), np.float32(2.0))
 
-    against("importance weights, token", "NumPy", kept("token"), token_numpy, 1e-5)
-    against("importance weights, token", "verl", kept("token"), corrected("token"), 1e-5)
-    against("importance weights, sequence", "NumPy", kept("sequence"), sequence_numpy, 1e-5)
-    against("importance weights, sequence", "verl", kept("sequence"), corrected("sequence"), 1e-3)
+    against("importance weights, token", "NumPy", our_weights("token"), token_numpy, 1e-5)
+    against("importance weights, token", "verl", our_weights("token"), corrected("token"), 1e-5)
+    against("importance weights, sequence", "NumPy", our_weights("sequence"), sequence_numpy, 1e-5)
+    against("importance weights, sequence", "verl", our_weights("sequence"), corrected("sequence"), 1e-3)
 
     def diagnostics() -> list[float]:
-        found = weight.importance_diagnostics(log_ratios, offsets)
-        return [found.k1, found.k3, found.chi_squared_token, found.chi_squared_sequence]
+        result = weight.importance_diagnostics(log_ratios, offsets)
+        return [result.k1, result.k3, result.chi_squared_token, result.chi_squared_sequence]
 
     def metrics() -> list[float]:
-        found = verl.compute_offpolicy_metrics(new, new - rows, mask)
-        return [float(found[name]) for name in ("kl", "k3_kl", "chi2_token", "chi2_seq")]
+        result = verl.compute_offpolicy_metrics(new, new - rows, mask)
+        return [float(result[name]) for name in ("kl", "k3_kl", "chi2_token", "chi2_seq")]
 
     against("divergences", "verl", diagnostics, metrics, 1e-3)
 

@@ -25,7 +25,8 @@ CLAIMS = ROOT / "bench" / "evidence" / "claims"
 HEAD = """# Catalogue of recipes
 
 To train with a published system, pick a recipe below and use it in your loop (`recipes.GIGPO`) or run
-`agentrl train --recipe gigpo`. `agentrl recipes show gigpo` prints its page: purpose, formula, settings and tests.
+`agentrl train --recipe gigpo`. Its name links to its formula, settings and differences from the paper, which
+`agentrl recipes show gigpo` prints too.
 
 Each recipe is in one group, by its most specific phase. The column *phases* has every phase in which it differs from
 the defaults, a group-relative advantage and a clipped policy loss. The column *needs* has the facts that the
@@ -92,6 +93,11 @@ def row(cells: list[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
+def link(name: str) -> str:
+    """A link to the source file of a recipe; on the site it leads to the page of the recipe (`made_pages.py`)."""
+    return f"[**{name}**](../python/agentrl_core/recipes/{name}.py)"
+
+
 def purpose(page: RecipePage) -> str:
     """The purpose in one sentence, without the source."""
     return SOURCE.sub("", page.purpose)
@@ -116,7 +122,7 @@ def table(found: list[RecipePage]) -> str:
         for page in pages:
             models = ", ".join(name for name in page.models if name != "policy")
             needs = ", ".join(filter(None, [facts(page), models]))
-            cells = [f"**{page.recipe.name}**", purpose(page), ", ".join(changed(page)), needs, page.recipe.source]
+            cells = [link(page.recipe.name), purpose(page), ", ".join(changed(page)), needs, page.recipe.source]
             lines.append(row(cells))
     return "".join(lines)
 

@@ -25,7 +25,7 @@ from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
 from public_names import names_of, public_names  # noqa: E402 - the one list of what is public
 
-LINK_IN_TABLE = re.compile(r"^\| \*\*(\w+)\*\*", re.MULTILINE)
+LINK_IN_TABLE = re.compile(r"^\| \[\*\*(\w+)\*\*\]\([^)]*\)", re.MULTILINE)
 
 BESIDE = ("collect", "agents", "integrations", "stats")
 """Packages that users import by name, in addition to those whose names count as public."""

@@ -37,7 +37,7 @@ def train(folder: Path, iterations: int) -> None:
     rank, recipe = dist.get_rank(), recipes.GRPO
     policy: Any
     policy, tokenizer = warm_start.build(env.ReasoningGym(["chain_sum"], seed=0), seed=0)  # or from_pretrained
-    whole = copy.deepcopy(policy) if rank == 0 else policy  # of the engine
+    full_policy = copy.deepcopy(policy) if rank == 0 else policy  # of the engine
     for part in (*policy.model.layers, policy):
         fully_shard(part)
     optimizer = torch.optim.AdamW(policy.parameters(), lr=3e-3)
@@ -56,7 +56,7 @@ def train(folder: Path, iterations: int) -> None:
             engine.send_weights(policy)
 
     if rank == 0:
-        llm = engine.Transformers(whole, tokenizer)
+        llm = engine.Transformers(full_policy, tokenizer)
         collector = arl.Collector(llm, Vowels(), recipe, store=store, sampling=engine.Sampling(max_tokens=8))
     start = from_rank_0(store.iteration if store else None)
     update_engine(start)

@@ -75,8 +75,10 @@ RESPONSE = {
 def taught(tokenizer: Any) -> Any:
     """Add the model's format of calls and results to the tokenizer, as a server would configure it."""
     tokenizer.response_template = RESPONSE
-    told = "<result>{{ message['content'] }}</result>"
-    tokenizer.chat_template = tokenizer.chat_template.replace("{% else %}{{ message['content'] }}", "{% else %}" + told)
+    result_template = "<result>{{ message['content'] }}</result>"
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "{% else %}{{ message['content'] }}", "{% else %}" + result_template
+    )
     return tokenizer
 
 
@@ -88,8 +90,8 @@ def learned(seed: int, *, iterations: int, rollouts: int, steps: int, held_out: 
     model, tokenizer = warm_start.warm_start(gym, seed=seed, steps=steps)
 
     async def run(task: env.Task, base_url: str, api_key: str) -> float:
-        said = await program(base_url, api_key).ainvoke({"messages": [("user", task.question)]})
-        outcome = gym.reset(task, 0).step(str(said["messages"][-1].content))
+        state = await program(base_url, api_key).ainvoke({"messages": [("user", task.question)]})
+        outcome = gym.reset(task, 0).step(str(state["messages"][-1].content))
         return outcome.reward or 0.0
 
     world = env.Agents(run, gym, tokenizer=taught(tokenizer))
@@ -108,8 +110,8 @@ def learned(seed: int, *, iterations: int, rollouts: int, steps: int, held_out: 
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.0)
 
     def measured() -> list[float]:
-        found = collector.evaluate(tasks=held_out, samples=1)
-        return [found.success, *found.interval()]
+        evaluation = collector.evaluate(tasks=held_out, samples=1)
+        return [evaluation.success, *evaluation.interval()]
 
     before, success = measured(), []
     for iteration in range(iterations):
@@ -157,8 +159,8 @@ def main() -> None:
                 held_out=options.held_out,
             )
         )
-        shown = ["{:.3f} [{:.3f}, {:.3f}]".format(*lines[-1][which]) for which in ("before", "after")]
-        print(f"seed {seed}: held-out success before {shown[0]}, after {shown[1]}", flush=True)
+        intervals = ["{:.3f} [{:.3f}, {:.3f}]".format(*lines[-1][which]) for which in ("before", "after")]
+        print(f"seed {seed}: held-out success before {intervals[0]}, after {intervals[1]}", flush=True)
         if options.record is not None:
             load = {"cores": os.cpu_count(), "load": os.getloadavg()}
             options.record.write_text(json.dumps({"machine": load, "lines": lines}, indent=1) + "\n")

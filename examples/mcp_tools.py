@@ -55,8 +55,8 @@ def main() -> None:
         pl.DataFrame(batch.trajectories).select("trajectory_id", "task_id", "reward").join(turns, on="trajectory_id")
     )
     draws = pl.DataFrame(batch.draws).select("trajectory_id").with_columns(advantage=batch.column("advantage", "draw"))
-    found = draws.join(rollouts, on="trajectory_id").group_by("task_id", "turns")
-    print(found.agg(pl.len(), pl.col("reward", "advantage").mean().round(3)).sort("task_id", "turns"))
+    groups = draws.join(rollouts, on="trajectory_id").group_by("task_id", "turns")
+    print(groups.agg(pl.len(), pl.col("reward", "advantage").mean().round(3)).sort("task_id", "turns"))
     collector.close()
     server.close()
 

@@ -1,4 +1,4 @@
-"""Write a component of the phase reward: a bonus for short answers among the right ones.
+"""Write a component of the phase reward: a bonus for correct answers that are short.
 
     python examples/own_component.py
 

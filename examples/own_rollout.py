@@ -37,8 +37,8 @@ def main() -> None:
     _, tokenizer = warm_start.build(world, seed=0)
 
     def reply(request: engine.Request) -> str:
-        asked = "<result>" in script.chat.decode(request.tokens)
-        return "<answer>1</answer>" if asked else "<call>lcm(6,4)</call>"
+        has_result = "<result>" in script.chat.decode(request.tokens)
+        return "<answer>1</answer>" if has_result else "<call>lcm(6,4)</call>"
 
     script = engine.Scripted(tokenizer, reply)
     collector = arl.Collector(script, world, recipes.GRPO.replace(rollout=SecondChance()))

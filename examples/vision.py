@@ -81,8 +81,8 @@ def main(iterations: int) -> None:
             print(f"iteration {iteration + 1}: success {batch.column('success', 'draw').mean():.2f}", flush=True)
     blind = arl.Collector(generate, Squares(shown=False), recipe, sampling=sampling)
     for name, each in (("with pictures", collector), ("without", blind)):
-        found = each.evaluate(tasks=64)
-        print(f"held-out success {name}: {(found.successes / found.samples).mean():.2f}")
+        evaluation = each.evaluate(tasks=64)
+        print(f"held-out success {name}: {(evaluation.successes / evaluation.samples).mean():.2f}")
         each.close()
     generate.close()
 

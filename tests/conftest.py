@@ -83,11 +83,11 @@ _KEPT = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
 def _children() -> set[int]:
-    found: set[int] = set()
+    children: set[int] = set()
     for task in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # a thread that has ended
-            found.update(map(int, task.read_text().split()))
-    return found
+            children.update(map(int, task.read_text().split()))
+    return children
 
 
 @pytest.fixture(autouse=True)
@@ -95,22 +95,22 @@ def _nothing_left_running() -> Iterator[None]:
     """Fail a test that leaves processes running, and kill them with their children."""
     before = _children()
     yield
-    left = []
+    remaining = []
     for number in _children() - before:
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(number)
-            if not any(kept in part for part in process.cmdline() for kept in _KEPT):
-                left.append(process)
-    _, alive = psutil.wait_procs(left, timeout=60)
-    told = []
+            if not any(name in part for part in process.cmdline() for name in _KEPT):
+                remaining.append(process)
+    _, alive = psutil.wait_procs(remaining, timeout=60)
+    commands = []
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
-            told.append(" ".join(process.cmdline()) or process.name())
+            commands.append(" ".join(process.cmdline()) or process.name())
             for each in (*process.children(recursive=True), process):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     each.kill()
     psutil.wait_procs(alive, timeout=60)
-    assert not told, f"the test left processes running: {told}"
+    assert not commands, f"the test left processes running: {commands}"
 
 
 @pytest.fixture(scope="session")

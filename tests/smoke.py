@@ -28,9 +28,9 @@ def main() -> None:
     tokens = sorted(again.column("token", "node_token").tolist())
     assert tokens == [1, 2, 3, 4, 5], f"the prompt is stored once, every token is there: {tokens}"
 
-    found = advantage.group_relative([1.0, 0.0], ["task", "task"])
+    advantages = advantage.group_relative([1.0, 0.0], ["task", "task"])
     # Mean 1/2, deviation of the population 1/2, of the sample sqrt(1/2): (1 - 1/2) / sqrt(1/2).
-    np.testing.assert_allclose(found, [0.5**0.5, -(0.5**0.5)], rtol=1e-5)
+    np.testing.assert_allclose(advantages, [0.5**0.5, -(0.5**0.5)], rtol=1e-5)
     assert recipes.GRPO.name == "grpo"
     sys.stdout.write(f"agentrl_core {arl.__version__} works\n")
 

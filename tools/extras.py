@@ -29,10 +29,10 @@ def extra(program: Callable[[], None]) -> Callable[[], None]:
     return program
 
 
-def check(holds: object, shown: object = "") -> None:
+def check(holds: object, message: object = "") -> None:
     """End with an error if something does not hold."""
     if not holds:
-        raise SystemExit(f"not as expected: {shown}")
+        raise SystemExit(f"not as expected: {message}")
 
 
 def stored(folder: str) -> str:
@@ -116,8 +116,8 @@ def agents() -> None:
     from agentrl_core.agents import Endpoint, VllmUpstream
 
     with Endpoint(VllmUpstream("http://127.0.0.1:9")).running() as url:
-        found = httpx.post(f"{url}/sessions", json={"session_id": "a", "task_id": "6*7"}, trust_env=False)
-        check(found.json()["session_id"] == "a", found.text)
+        response = httpx.post(f"{url}/sessions", json={"session_id": "a", "task_id": "6*7"}, trust_env=False)
+        check(response.json()["session_id"] == "a", response.text)
 
 
 @extra
@@ -231,8 +231,8 @@ def scienceworld() -> None:
 @extra
 def search() -> None:
     """Find a document."""
-    found = env.Search(["Penguins live in the south.", "Polar bears live in the north."], top=1)
-    check("north" in found("polar bears").text)
+    search_tool = env.Search(["Penguins live in the south.", "Polar bears live in the north."], top=1)
+    check("north" in search_tool("polar bears").text)
 
 
 @extra

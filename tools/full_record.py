@@ -64,13 +64,13 @@ def gaps(record: dict[str, Any] | None, today: dict[str, str]) -> list[str]:
     """Return why a record does not cover the code of `today`; empty if it does."""
     if record is None:
         return ["there is no record"]
-    found = [f"{path} has changed since" for path in COVERED if record["hashes"].get(path) != today[path]]
+    problems = [f"{path} has changed since" for path in COVERED if record["hashes"].get(path) != today[path]]
     for language in ("rust", "python"):
         if record[language]["failed"]:
-            found.append(f"{record[language]['failed']} {language} tests failed")
+            problems.append(f"{record[language]['failed']} {language} tests failed")
         if not record[language]["run"]:
-            found.append(f"no {language} test ran")
-    return found
+            problems.append(f"no {language} test ran")
+    return problems
 
 
 def run(workers: int) -> None:
@@ -112,10 +112,10 @@ def check() -> None:
         SystemExit: the record does not cover the code; the message has the reasons.
     """
     record = json.loads(RECORD.read_text()) if RECORD.exists() else None
-    found = gaps(record, hashes())
-    if found:
+    problems = gaps(record, hashes())
+    if problems:
         raise SystemExit(
-            f"full_record: {RECORD.relative_to(ROOT)} does not cover this code: {'; '.join(found)}; "
+            f"full_record: {RECORD.relative_to(ROOT)} does not cover this code: {'; '.join(problems)}; "
             "run `make test-full` and commit the record"
         )
     print(f"{RECORD.relative_to(ROOT)} covers this code")

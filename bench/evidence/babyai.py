@@ -84,9 +84,9 @@ class Mission(Played):
             make: Any = BabyAIBot
             self._bot = make(twin.unwrapped)
             self._advice = self._bot.replan(None)
-        for taken in self._taken[self._followed :]:
-            self._bot.mission.step(taken)
-            self._advice = self._bot.replan(taken)
+        for action in self._taken[self._followed :]:
+            self._bot.mission.step(action)
+            self._advice = self._bot.replan(action)
         self._followed = len(self._taken)
         return ACTIONS[self._advice]
 

@@ -53,20 +53,20 @@ def load() -> dict[str, Cause]:
     Raises:
         ValueError: an entry has another kind of cause, or no sentence.
     """
-    found = {name: Cause(**entry) for name, entry in tomllib.loads(FILE.read_text(encoding="utf-8")).items()}
-    for name, (cause, text) in found.items():
+    causes_by_name = {name: Cause(**entry) for name, entry in tomllib.loads(FILE.read_text(encoding="utf-8")).items()}
+    for name, (cause, text) in causes_by_name.items():
         if cause not in KINDS:
             raise ValueError(f"{FILE.name}: {name}.cause is {cause!r}; write one of {', '.join(KINDS)}")
         if not text.endswith("."):
             raise ValueError(f"{FILE.name}: {name}.text is {text!r}; write a sentence")
-    return found
+    return causes_by_name
 
 
 def cause_rows(names: Iterable[str]) -> list[tuple[str, str, str]]:
     """Return recipe, cause and evidence of recipes that do not improve, by kind; those without an entry are open."""
     known, kinds = load(), list(KINDS)
-    found = [(name, *known.get(name, Cause("open", "Not looked into yet."))) for name in names]
-    return sorted(found, key=lambda row: (kinds.index(row[1]), row[0]))
+    rows = [(name, *known.get(name, Cause("open", "Not looked into yet."))) for name in names]
+    return sorted(rows, key=lambda row: (kinds.index(row[1]), row[0]))
 
 
 def kind_rows(names: Iterable[str]) -> list[tuple[str, str, int]]:
@@ -93,6 +93,6 @@ def reason(error: str) -> str:
     return next((why for phrase, why in reversed(REASONS.items()) if phrase in error), error)
 
 
-def refused(found: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+def refused(study: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the error of each refused recipe of a screening."""
-    return {each["arm"]: each["error"] for each in found if each["status"] == "refused"}
+    return {each["arm"]: each["error"] for each in study if each["status"] == "refused"}

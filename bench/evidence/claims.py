@@ -94,9 +94,9 @@ class Claim:
         both = (self.baseline, self.treatment)
         return [Run(world, arm, seed) for seed in range(self.seeds) for world in self.worlds for arm in both]
 
-    def outcome(self, found: Records) -> stats.PairedDifference | None:
+    def outcome(self, study: Records) -> stats.PairedDifference | None:
         """Return treatment minus baseline of the complete pairs."""
-        return paired(found, self.worlds, self.treatment, self.baseline, range(self.seeds), self.metric)
+        return paired(study, self.worlds, self.treatment, self.baseline, range(self.seeds), self.metric)
 
 
 def load(name: str) -> Claim:

@@ -100,8 +100,8 @@ def cells(box: Box) -> NDArray[np.bool_]:
     """Return which cells have their centre in a box, `bool[column, row]`."""
     centres = (np.arange(CELLS) + 0.5) * _CELL
     across, down = ((box[axis] <= centres) & (centres < box[axis + 2]) for axis in range(2))
-    found: NDArray[np.bool_] = across[:, None] & down
-    return found
+    inside: NDArray[np.bool_] = across[:, None] & down
+    return inside
 
 
 def drawn(one: Box, two: Box) -> NDArray[np.uint8]:

@@ -28,33 +28,33 @@ class Control(NamedTuple):
 
 def controls() -> list[Control]:
     """Return all: known directions first, then A/A."""
-    found = []
+    all_controls = []
     for world in WORLDS_IN_TURN:
-        found.append(Control("negated rewards", world, "grpo_negated", "grpo", "lower"))
-        found.append(Control("four times the tokens", world, "grpo", "grpo@short", "higher"))
+        all_controls.append(Control("negated rewards", world, "grpo_negated", "grpo", "lower"))
+        all_controls.append(Control("four times the tokens", world, "grpo", "grpo@short", "higher"))
     for number in range(COMPARISONS):
         first, second = f"grpo@short+{2 * number + 1}", f"grpo@short+{2 * number + 2}"
-        found.append(Control(f"A/A {number + 1}", WORLDS_IN_TURN[number % 2], first, second, "equal"))
-    return found
+        all_controls.append(Control(f"A/A {number + 1}", WORLDS_IN_TURN[number % 2], first, second, "equal"))
+    return all_controls
 
 
 def runs() -> list[Run]:
     """Return the runs of all controls, comparison by comparison."""
-    wanted = [Run(each.world, arm, seed) for each in controls() for seed in SEEDS for arm in (each.first, each.second)]
-    return list(dict.fromkeys(wanted))
+    planned = [Run(each.world, arm, seed) for each in controls() for seed in SEEDS for arm in (each.first, each.second)]
+    return list(dict.fromkeys(planned))
 
 
 def outcomes(records: Records) -> dict[Control, PairedDifference]:
     """Return the difference in final success of each control whose runs are complete."""
-    found = {}
+    pairs_by_control = {}
     for each in controls():
         pairs = paired(records, (each.world,), each.first, each.second, SEEDS, "final")
         if pairs is not None and pairs.pairs == len(SEEDS):
-            found[each] = pairs
-    return found
+            pairs_by_control[each] = pairs
+    return pairs_by_control
 
 
-def passed(control: Control, found: PairedDifference) -> bool:
+def passed(control: Control, difference: PairedDifference) -> bool:
     """Return whether a control of a known direction has the expected outcome."""
     sign = {"higher": 1, "lower": -1}[control.expected]
-    return found.p_value <= LEVEL and sign * found.mean > 0
+    return difference.p_value <= LEVEL and sign * difference.mean > 0

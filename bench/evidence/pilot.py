@@ -28,7 +28,7 @@ def runs() -> list[Run]:
     return [Run(world, arm, seed) for world in WORLDS for seed in SEEDS for arm in ARMS]
 
 
-def spread(found: Records, worlds: Sequence[str], metric: Metric) -> float | None:
+def spread(study: Records, worlds: Sequence[str], metric: Metric) -> float | None:
     """Return the standard deviation of the paired difference of equal arms; None if runs are missing.
 
     It is the root mean square, since the mean is known to be 0. Of several worlds it is that of the mean of their
@@ -36,7 +36,7 @@ def spread(found: Records, worlds: Sequence[str], metric: Metric) -> float | Non
     """
     variances = []
     for world in worlds:
-        pairs = [[found.get(Run(world, arm, seed)) for arm in ARMS] for seed in SEEDS]
+        pairs = [[study.get(Run(world, arm, seed)) for arm in ARMS] for seed in SEEDS]
         known = [[each for each in pair if each is not None and each["status"] == "done"] for pair in pairs]
         if any(len(pair) < len(ARMS) for pair in known):
             return None
@@ -46,18 +46,18 @@ def spread(found: Records, worlds: Sequence[str], metric: Metric) -> float | Non
 
 def main() -> None:
     """Write detectable effects."""
-    found = records.study("pilot")
+    study = records.study("pilot")
     for claim in claims.all_claims():
         if claim.detectable_effect:
             continue
-        deviation = spread(found, claim.worlds, claim.metric)
+        deviation = spread(study, claim.worlds, claim.metric)
         if deviation is None:
             print(f"{claim.name}: the pilot of {', '.join(claim.worlds)} is not complete")
             continue
         effect = stats.detectable_effect(claim.seeds) * deviation
         text = claim.path.read_text(encoding="utf-8")
-        written = text.replace("detectable_effect = 0\n", f"detectable_effect = {effect:.3f}\n")
-        claim.path.write_text(written, encoding="utf-8")
+        new_text = text.replace("detectable_effect = 0\n", f"detectable_effect = {effect:.3f}\n")
+        claim.path.write_text(new_text, encoding="utf-8")
         print(f"{claim.name}: {effect:.3f}")
 
 

@@ -26,12 +26,12 @@ class Played(Turns):
 
     def step(self, action: str) -> env.StepResult:
         """Take an action; an action that the game rejects costs a turn."""
-        found = self._game.step(action)
-        if found.observation is None:
-            ours = self.ended(success=bool(found.success))
+        result = self._game.step(action)
+        if result.observation is None:
+            ours = self.ended(success=bool(result.success))
         else:
-            answer = self.refused if found.flags & env.StepFlag.FORMAT_ERROR else self.answered
-            ours = answer(self._words_of(str(found.observation)))
+            answer = self.refused if result.flags & env.StepFlag.FORMAT_ERROR else self.answered
+            ours = answer(self._words_of(str(result.observation)))
         if ours.observation is None:
             self.close()
         return ours

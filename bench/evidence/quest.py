@@ -43,14 +43,14 @@ def _house() -> dict[int, dict[str, int]]:
 
 
 def _distances(exits: dict[int, dict[str, int]], goal: int) -> dict[int, int]:
-    found, waiting = {goal: 0}, deque([goal])
+    distances, waiting = {goal: 0}, deque([goal])
     while waiting:
         room = waiting.popleft()
         for near in exits[room].values():
-            if near not in found:
-                found[near] = found[room] + 1
+            if near not in distances:
+                distances[near] = distances[room] + 1
                 waiting.append(near)
-    return found
+    return distances
 
 
 _EXITS = _house()

@@ -38,10 +38,10 @@ class Records:
         self._lines: dict[Run, dict[str, Any]] = {}
         if path.exists():
             text = path.read_text(encoding="utf-8")
-            whole = text[: text.rfind("\n") + 1]
-            if whole != text:
-                path.write_text(whole, encoding="utf-8")
-            for line in whole.splitlines():
+            complete_lines = text[: text.rfind("\n") + 1]
+            if complete_lines != text:
+                path.write_text(complete_lines, encoding="utf-8")
+            for line in complete_lines.splitlines():
                 record = json.loads(line)
                 self._lines[Run(record["world"], record["arm"], record["seed"])] = record
 
@@ -58,9 +58,9 @@ class Records:
         """Return the record of a run, or None."""
         return self._lines.get(run)
 
-    def add(self, run: Run, found: dict[str, Any]) -> None:
+    def add(self, run: Run, fields: dict[str, Any]) -> None:
         """Append the record of a run, and wait until it is on disk."""
-        record = {"world": run.world, "arm": run.arm, "seed": run.seed, **found}
+        record = {"world": run.world, "arm": run.arm, "seed": run.seed, **fields}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
@@ -76,11 +76,11 @@ def study(name: str) -> Records:
 
 def version() -> dict[str, Any]:
     """Return the commit that is checked out, and a digest of uncommitted changes to code that affects runs, if any."""
-    found: dict[str, Any] = {"commit": git("rev-parse", "HEAD").strip()}
+    fields: dict[str, Any] = {"commit": git("rev-parse", "HEAD").strip()}
     changes = git("diff", "HEAD", "--", *SOURCES)
     if changes:
-        found["changes"] = hashlib.sha256(changes.encode()).hexdigest()[:12]
-    return found
+        fields["changes"] = hashlib.sha256(changes.encode()).hexdigest()[:12]
+    return fields
 
 
 def git(*arguments: str) -> str:

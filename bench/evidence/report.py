@@ -63,17 +63,17 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
-def worlds_table(found: Records) -> str:
+def worlds_table(study: Records) -> str:
     """Return the pilot's findings in each world."""
     rows, factor = [], stats.detectable_effect(len(controls.SEEDS))
     for name, world in WORLDS.items():
-        runs = [each for each in found if each["world"] == name and each["status"] == "done"]
+        runs = [each for each in study if each["world"] == name and each["status"] == "done"]
         if not runs:
             continue
         before = [each["curve"][0][1] for each in runs]
         after = [score(each, "final") for each in runs]
-        spreads = [pilot.spread(found, (name,), metric) for metric in ("final", "area")]
-        shown = ["" if each is None else f"{each:.3f}, {factor * each:.3f}" for each in spreads]
+        spreads = [pilot.spread(study, (name,), metric) for metric in ("final", "area")]
+        cells = ["" if each is None else f"{each:.3f}, {factor * each:.3f}" for each in spreads]
         rows.append(
             (
                 name,
@@ -83,7 +83,7 @@ def worlds_table(found: Records) -> str:
                 f"{statistics.mean(each['iterations'] for each in runs):.0f}",
                 f"{statistics.mean(each['cpu_s'] for each in runs):.0f}",
                 str(len(runs)),
-                *shown,
+                *cells,
             )
         )
     head = (
@@ -100,9 +100,9 @@ def worlds_table(found: Records) -> str:
     return table(head, rows)
 
 
-def controls_table(found: Records) -> str:
+def controls_table(study: Records) -> str:
     """Return the outcome of each control that is complete, A/A comparisons as one row."""
-    outcomes, rows = controls.outcomes(found), []
+    outcomes, rows = controls.outcomes(study), []
     for control, pairs in outcomes.items():
         if control.expected != "equal":
             verdict = "passes" if controls.passed(control, pairs) else "FAILS"
@@ -115,8 +115,8 @@ def controls_table(found: Records) -> str:
         verdict = "FAILS"
     else:
         verdict = "passes" if len(equal) == controls.COMPARISONS else "passes so far"
-    done = f"{rejected} of {len(equal)} rejected"
-    rows.append((f"{controls.COMPARISONS} A/A", "both", f"at most {controls.MOST_REJECTED}", done, "", "", verdict))
+    outcome = f"{rejected} of {len(equal)} rejected"
+    rows.append((f"{controls.COMPARISONS} A/A", "both", f"at most {controls.MOST_REJECTED}", outcome, "", "", verdict))
     return table(("control", "world", "expected", "difference", "p", "pairs", "outcome"), rows)
 
 
@@ -125,8 +125,12 @@ def claims_table() -> str:
     rows = []
     for claim, pairs, corrected in claim_outcomes():
         cells = ("", "", "") if pairs is None else _difference(pairs)
-        done = 0 if pairs is None else pairs.pairs
-        verdict = f"{done} of {claim.seeds} pairs" if done < claim.seeds else claims.verdict(claim, pairs, corrected)
+        pair_count = 0 if pairs is None else pairs.pairs
+        verdict = (
+            f"{pair_count} of {claim.seeds} pairs"
+            if pair_count < claim.seeds
+            else claims.verdict(claim, pairs, corrected)
+        )
         rows.append(
             (
                 f"[{claim.name}]({_source(claim)})",
@@ -135,7 +139,7 @@ def claims_table() -> str:
                 f"{claim.metric}, {claim.expected}",
                 cells[0],
                 cells[1],
-                f"{corrected:.3g}" if done == claim.seeds else "",
+                f"{corrected:.3g}" if pair_count == claim.seeds else "",
                 f"{claim.detectable_effect:g}" if claim.detectable_effect else "",
                 verdict,
             )
@@ -146,18 +150,18 @@ def claims_table() -> str:
 
 def claim_outcomes() -> list[tuple[Claim, Any, float]]:
     """Return each claim with its difference and its corrected p-value; a claim that is not complete counts as p = 1."""
-    found = [(claim, claim.outcome(records.study(f"claims/{claim.name}"))) for claim in claims.all_claims()]
-    if not found:
+    outcomes = [(claim, claim.outcome(records.study(f"claims/{claim.name}"))) for claim in claims.all_claims()]
+    if not outcomes:
         return []
-    complete = [1.0 if pairs is None or pairs.pairs < claim.seeds else pairs.p_value for claim, pairs in found]
+    complete = [1.0 if pairs is None or pairs.pairs < claim.seeds else pairs.p_value for claim, pairs in outcomes]
     corrected = stats.holm(complete)
-    return [(claim, pairs, float(value)) for (claim, pairs), value in zip(found, corrected, strict=True)]
+    return [(claim, pairs, float(value)) for (claim, pairs), value in zip(outcomes, corrected, strict=True)]
 
 
-def screened(found: Records) -> dict[str, dict[str, list[dict[str, Any]]]]:
+def screened(study: Records) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """Return the records of a screening by recipe and world."""
     sorted_out: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
-    for record in sorted(found, key=lambda each: (each["arm"], each["seed"])):
+    for record in sorted(study, key=lambda each: (each["arm"], each["seed"])):
         sorted_out[record["arm"]][record["world"]].append(record)
     return sorted_out
 
@@ -171,15 +175,15 @@ def screening_verdict(runs: Sequence[dict[str, Any]]) -> str:
     return ("improves" if improves(runs) else "does not") + few
 
 
-def screening_summary(found: Records, slow: Records) -> str:
+def screening_summary(study: Records, slow: Records) -> str:
     """Return the number of recipes with each verdict, by world, and of those that improve at the slow rate."""
     rows, slowly = [], screened(slow)
     for world in studies.SCREENED:
-        of_world = {name: screening_verdict(of[world]) for name, of in screened(found).items() if world in of}
+        of_world = {name: screening_verdict(of[world]) for name, of in screened(study).items() if world in of}
         verdicts = [each.partition(" (")[0] for each in of_world.values()]
         counts = [verdicts.count(each) for each in ("improves", "does not", "failed", "refused")]
         partly = sum(
-            verdict.startswith("does not") and loses_from_weakest_alone(screened(found)[name][world])
+            verdict.startswith("does not") and loses_from_weakest_alone(screened(study)[name][world])
             for name, verdict in of_world.items()
         )
         again = []
@@ -201,31 +205,31 @@ def loses_from_weakest_alone(runs: Sequence[dict[str, Any]]) -> bool:
     return gain(first) <= 0 < min(gain(run) for run in others)
 
 
-def warm_starts(found: Records) -> str:
+def warm_starts(study: Records) -> str:
     """Return the held-out success of the screening's warm starts, by seed."""
-    solved = {run["seed"]: run["curve"][0][1] for run in found if run["status"] == "done"}
+    solved = {run["seed"]: run["curve"][0][1] for run in study if run["status"] == "done"}
     return ", ".join(f"{solved[seed]:.2f}" for seed in sorted(solved))
 
 
-def unimproved(found: Records) -> list[str]:
+def unimproved(study: Records) -> list[str]:
     """Return the recipes that fail or do not improve in a world."""
     return [
         name
-        for name, of in screened(found).items()
+        for name, of in screened(study).items()
         if any(screening_verdict(runs).startswith(("does not", "failed")) for runs in of.values())
     ]
 
 
-def causes_table(found: Records) -> str:
+def causes_table(study: Records) -> str:
     """Return the cause of each recipe that does not improve."""
-    rows = causes.cause_rows(unimproved(found))
+    rows = causes.cause_rows(unimproved(study))
     return table(("recipe", "cause", "evidence"), [(f"[{name}](catalogue/{name}.md)", *rest) for name, *rest in rows])
 
 
-def screening_table(found: Records, slow: Records) -> str:
+def screening_table(study: Records, slow: Records) -> str:
     """Return a row for each recipe that was run."""
     rows, slowly = [], screened(slow)
-    for name, of in screened(found).items():
+    for name, of in screened(study).items():
         cells: list[str] = []
         for world in studies.SCREENED:
             runs = of.get(world, [])
@@ -256,19 +260,19 @@ def spent_table() -> str:
     rows = []
     names = [*studies.ALONE, *(f"claims/{claim.name}" for claim in claims.all_claims())]
     for name in names:
-        found = list(records.study(name))
-        seconds = sum(each.get("cpu_s", 0.0) for each in found)
-        rows.append((name, len(found), sum(each["status"] == "failed" for each in found), f"{seconds / 3600:.2f}"))
+        runs = list(records.study(name))
+        seconds = sum(each.get("cpu_s", 0.0) for each in runs)
+        rows.append((name, len(runs), sum(each["status"] == "failed" for each in runs), f"{seconds / 3600:.2f}"))
     return table(("study", "records", "of them failed", "CPU hours"), rows)
 
 
-def planned_rows(found: Records) -> str:
+def planned_rows(study: Records) -> str:
     """Return the estimated cost of each study, from the seconds of the pilot's runs."""
-    done = [each for each in found if each["status"] == "done"]
+    finished_runs = [each for each in study if each["status"] == "done"]
     of_world: dict[str, list[float]] = defaultdict(list)
-    for each in done:
+    for each in finished_runs:
         of_world[each["world"]].append(each["cpu_s"])
-    usual = statistics.mean(each["cpu_s"] for each in done)
+    usual = statistics.mean(each["cpu_s"] for each in finished_runs)
     seconds = {name: statistics.mean(of_world[name]) if of_world[name] else usual for name in WORLDS}
     plans = {name: studies.plan(name)[0] for name in ("pilot", "controls", "screening")}
     plans["claims"] = [run for claim in claims.all_claims() for run in claim.runs()]
@@ -304,15 +308,15 @@ def draw() -> None:
         stats.plot_estimates(axes, estimates)
         axes.set_xlabel("difference in held-out success, 95 % interval")
         figure.savefig(IMAGES / f"evidence-{name}.png", dpi=80)
-    found = screened(records.study("screening"))
-    if not found:
+    screening = screened(records.study("screening"))
+    if not screening:
         return
     figure = Figure(figsize=(7, 3), layout="constrained")
     all_axes = figure.subplots(1, len(studies.SCREENED), squeeze=False)[0]
     for axes, world in zip(all_axes, studies.SCREENED, strict=True):
         gains = [
             statistics.mean(gain(each) for each in of[world])
-            for of in found.values()
+            for of in screening.values()
             if of.get(world) and all(each["status"] == "done" for each in of[world])
         ]
         axes.hist(gains, bins=np.linspace(-0.5, 1, 31), color="0.5")

@@ -46,11 +46,11 @@ def measured(run: Run) -> dict[str, Any]:
     try:
         start = pretrained.load(world) if world.pretrained else warm_start.load(world, run.seed)
         ready = time.process_time()
-        found = {"status": "done", **training.train(world, arm, run.seed, start), "start": start.digest}
+        record = {"status": "done", **training.train(world, arm, run.seed, start), "start": start.digest}
     except Exception as error:  # noqa: BLE001 -- any failure of a recipe is its record
         traceback.print_exc()
         return {"status": "failed", "error": f"{type(error).__name__}: {_short(error)}"}
-    return {**found, "cpu_s": round(time.process_time() - ready, 1), "start_cpu_s": round(ready - begin, 1)}
+    return {**record, "cpu_s": round(time.process_time() - ready, 1), "start_cpu_s": round(ready - begin, 1)}
 
 
 def fill(found: Records, runs: Sequence[Run], processes: int, minutes: float, **more: Any) -> int:
@@ -126,17 +126,17 @@ def main() -> None:
     options = parser.parse_args()
     os.nice(19 - os.nice(0))
     runs, more = studies.plan(options.study)
-    kept = [
+    selected = [
         run
         for run in runs
         if options.world in (None, run.world)
         and options.arm in (None, run.arm)
         and run.seed in (options.seeds or (run.seed,))
     ]
-    found = records.study(studies.file_of(options.study))
-    added = fill(found, kept, options.processes, options.minutes, **more)
-    left = sum(run not in found for run in runs)
-    print(f"{options.study}: {added} runs added, {left} of {len(runs)} left")
+    study = records.study(studies.file_of(options.study))
+    added = fill(study, selected, options.processes, options.minutes, **more)
+    remaining = sum(run not in study for run in runs)
+    print(f"{options.study}: {added} runs added, {remaining} of {len(runs)} left")
 
 
 if __name__ == "__main__":

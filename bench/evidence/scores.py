@@ -58,10 +58,10 @@ def paired(
         pair = [[records.get(Run(world, arm, seed)) for arm in (first, second)] for world in worlds]
         if any(each is None or each["status"] != "done" for both in pair for each in both):
             continue
-        done = [[each for each in both if each is not None] for both in pair]
-        for one, other in done:
+        complete_pairs = [[each for each in both if each is not None] for both in pair]
+        for one, other in complete_pairs:
             if one["start"] != other["start"]:
                 raise ValueError(f"{first} and {second} of seed {seed} begin with other weights; run both again")
-        ours.append(np.mean([score(one, metric) for one, _ in done]))
-        theirs.append(np.mean([score(other, metric) for _, other in done]))
+        ours.append(np.mean([score(one, metric) for one, _ in complete_pairs]))
+        theirs.append(np.mean([score(other, metric) for _, other in complete_pairs]))
     return stats.paired_difference(ours, theirs) if ours else None

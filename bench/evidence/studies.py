@@ -63,21 +63,21 @@ def file_of(name: str) -> str:
 
 def _slow(screened: Iterable[dict[str, Any]]) -> list[Run]:
     """Return runs at a quarter of the learning rate: of recipes with several steps a batch that do not improve."""
-    found = [(world, arm) for world, arm in _unimproved(screened) if steps_of_batch(recipes.get(arm)) > 1]
-    return [Run(world, f"{arm}@slow", seed) for seed in pilot.SEEDS for world, arm in found]
+    world_arms = [(world, arm) for world, arm in _unimproved(screened) if steps_of_batch(recipes.get(arm)) > 1]
+    return [Run(world, f"{arm}@slow", seed) for seed in pilot.SEEDS for world, arm in world_arms]
 
 
 def _slowest(slow: Iterable[dict[str, Any]]) -> list[Run]:
     """Return runs at a sixty-fourth of the rate: of recipes with many steps that do not improve at a quarter of it."""
     quarter = [{**each, "arm": each["arm"].removesuffix("@slow")} for each in slow if not each["arm"].endswith(SLOWEST)]
-    found = [(world, arm) for world, arm in _unimproved(quarter) if steps_of_batch(recipes.get(arm)) > MANY_STEPS]
-    return [Run(world, f"{arm}{SLOWEST}", seed) for seed in pilot.SEEDS for world, arm in found]
+    world_arms = [(world, arm) for world, arm in _unimproved(quarter) if steps_of_batch(recipes.get(arm)) > MANY_STEPS]
+    return [Run(world, f"{arm}{SLOWEST}", seed) for seed in pilot.SEEDS for world, arm in world_arms]
 
 
-def _unimproved(found: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
+def _unimproved(study: Iterable[dict[str, Any]]) -> list[tuple[str, str]]:
     """Return the worlds and recipes of finished runs that do not improve, by world and name."""
     runs: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for each in found:
+    for each in study:
         if each["status"] == "done":
             runs[each["world"], each["arm"]].append(each)
     return [

@@ -138,25 +138,25 @@ class CoinGame(Played):
 
     def step(self, action: str) -> env.StepResult:
         """Take an action."""
-        found = super().step(action)
-        if action in _BACK and not found.flags & env.StepFlag.FORMAT_ERROR:
+        result = super().step(action)
+        if action in _BACK and not result.flags & env.StepFlag.FORMAT_ERROR:
             self._moves.append(action)
-        return found
+        return result
 
     def best(self) -> str:
         """Return the way back to the walkthrough, or its next command."""
         way: list[str] = json.loads(self._path.with_suffix(".json").read_text(encoding="utf-8"))["metadata"][
             "walkthrough"
         ]
-        done, back = 0, list[str]()
+        position, back = 0, list[str]()
         for action in self._moves:
             if back and action == back[-1]:
                 back.pop()
-            elif not back and action == way[done]:
-                done += 1
+            elif not back and action == way[position]:
+                position += 1
             else:
                 back.append(_BACK[action])
-        return back[-1] if back else way[done]
+        return back[-1] if back else way[position]
 
     def slip(self, rng: random.Random) -> str:
         """Return a move through an exit that the game lists."""

@@ -117,7 +117,7 @@ def needs_teacher(recipe: Recipe) -> bool:
 
 def _measured(collect: arl.Collector, world: World) -> list[float]:
     """Return success, turns and generated tokens of held-out episodes."""
-    found = collect.evaluate(tasks=world.held_out)
-    turns = np.diff(found.batch.offsets("step"))
-    tokens = np.isfinite(found.batch.column("behaviour_logprob", "node_token")).sum()
-    return [round(found.success, 4), round(float(turns.mean()), 2), round(float(tokens) / len(turns), 2)]
+    evaluation = collect.evaluate(tasks=world.held_out)
+    turns = np.diff(evaluation.batch.offsets("step"))
+    tokens = np.isfinite(evaluation.batch.column("behaviour_logprob", "node_token")).sum()
+    return [round(evaluation.success, 4), round(float(turns.mean()), 2), round(float(tokens) / len(turns), 2)]

@@ -72,7 +72,7 @@ class Inquiry(Turns):
         super().__init__(_TURNS)
         self._world, self._outer, self._inner, self._person = world, outer, inner, person
         self._between = world.known[inner, person]
-        self._asked: list[tuple[str, str]] = []
+        self._lookups: list[tuple[str, str]] = []
         self.observation = f"who is {outer} of {inner} of {person}"
 
     def step(self, action: str) -> env.StepResult:
@@ -81,20 +81,20 @@ class Inquiry(Turns):
         if len(words) == 2 and words[0] == "answer" and words[1] in PEOPLE:
             return self.ended(success=words[1] == self._world.known[self._outer, self._between])
         if len(words) == 3 and words[0] == "search" and words[1] in RELATIONS and words[2] in PEOPLE:
-            self._asked.append((words[1], words[2]))
+            self._lookups.append((words[1], words[2]))
             reply = self._world.search(f"{words[1]} {words[2]}").text
             return self.answered(" ".join(reply.split()), env.StepFlag.TOOL_RESULT)
         return self.refused("what")
 
     def state_key(self) -> bytes:
         """Return the question and the searches so far, in any order."""
-        return f"{self._outer} {self._inner} {self._person} {sorted(set(self._asked))}".encode()
+        return f"{self._outer} {self._inner} {self._person} {sorted(set(self._lookups))}".encode()
 
     def best(self) -> str:
         """Return the next search, or the answer."""
-        if (self._inner, self._person) not in self._asked:
+        if (self._inner, self._person) not in self._lookups:
             return f"search {self._inner} {self._person}"
-        if (self._outer, self._between) not in self._asked:
+        if (self._outer, self._between) not in self._lookups:
             return f"search {self._outer} {self._between}"
         return f"answer {self._world.known[self._outer, self._between]}"
 

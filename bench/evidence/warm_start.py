@@ -102,10 +102,12 @@ def imitate(model: Any, traces: list[Trace], seed: int, steps: int, schedule: Ca
         some = rng.sample(traces, ROWS)
         width = max(len(tokens) for tokens, _, _ in some)
         ids = torch.from_numpy(np.array([np.pad(tokens, (0, width - len(tokens))) for tokens, _, _ in some])).long()
-        wanted = torch.from_numpy(np.array([np.pad(action, (0, width - len(action))) for _, action, _ in some]))[:, 1:]
-        shown = _seen(model, ids[:, :-1], [pixels for _, _, pixels in some])
-        hidden = model.model(ids[:, :-1], use_cache=False, **shown).last_hidden_state
-        loss = nn.functional.cross_entropy(model.lm_head(hidden[wanted]), ids[:, 1:][wanted])
+        is_action = torch.from_numpy(np.array([np.pad(action, (0, width - len(action))) for _, action, _ in some]))[
+            :, 1:
+        ]
+        image_inputs = _seen(model, ids[:, :-1], [pixels for _, _, pixels in some])
+        hidden = model.model(ids[:, :-1], use_cache=False, **image_inputs).last_hidden_state
+        loss = nn.functional.cross_entropy(model.lm_head(hidden[is_action]), ids[:, 1:][is_action])
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -149,11 +151,11 @@ def demonstrations(world: World, slips: float, seed: int, tokenizer: Any) -> lis
         while True:
             action = episode.slip(rng) if rng.random() < slips else episode.best()
             pieces.append((encoded("action", action), True))
-            found = episode.step(action)
-            if found.observation is None:
+            result = episode.step(action)
+            if result.observation is None:
                 break
-            pieces.append((encoded("observation", found.observation), False))
-            pixels += looked_at(found.observation)
+            pieces.append((encoded("observation", result.observation), False))
+            pixels += looked_at(result.observation)
         traces.append(
             (
                 np.concatenate([tokens for tokens, _ in pieces]),
@@ -166,8 +168,8 @@ def demonstrations(world: World, slips: float, seed: int, tokenizer: Any) -> lis
 
 def _key(world: World) -> str:
     """Return a digest of all inputs of a warm start."""
-    found = hashlib.sha256(f"{world.slips} {world.slip_steps} {world.steps} {world.tasks}".encode())
+    digest = hashlib.sha256(f"{world.slips} {world.slip_steps} {world.steps} {world.tasks}".encode())
     builder = Path(cast("str", inspect.getsourcefile(world.build)))
     for path in (HERE / "warm_start.py", builder, HERE / "teachable.py", HERE / f"{world.make.__module__}.py"):
-        found.update(path.read_bytes())
-    return found.hexdigest()[:10]
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:10]

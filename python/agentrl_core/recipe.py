@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 from agentrl_core import renames
 from agentrl_core._util.json_text import is_deeper, is_unicode
+from agentrl_core._util.near_names import near_names
 from agentrl_core.component.batch_component import BatchComponent
 from agentrl_core.component.column import Column
 from agentrl_core.component.component import PHASES, Component, find_component
@@ -148,12 +149,12 @@ class Recipe:
         if isinstance(frozen, list):  # of a TOML document
             frozen = tuple(frozen)
             object.__setattr__(self, "frozen", frozen)
-        named = isinstance(frozen, tuple) and all(isinstance(name, str) and name for name in frozen)
-        self._require(named, "frozen", "give a tuple of names of models")
+        are_names = isinstance(frozen, tuple) and all(isinstance(name, str) and name for name in frozen)
+        self._require(are_names, "frozen", "give a tuple of names of models")
         for option in ("epochs", "minibatches"):
             value = getattr(self, option)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            self._require(whole and value >= 1, option, "give a whole number of at least 1")
+            is_integer = isinstance(value, int) and not isinstance(value, bool)
+            self._require(is_integer and value >= 1, option, "give a whole number of at least 1")
         for option, known in (("shared", get_args(Shared)), ("old_logprob", ("behaviour", "recomputed"))):
             remedy = "give one of " + ", ".join(map(repr, known))
             self._require(getattr(self, option) in known, option, remedy)
@@ -196,12 +197,12 @@ class Recipe:
         Raises:
             RecipeError: the stage has no loss.
         """
-        found = tuple(training for training in self._trainings if training.stage == stage)
-        if not found:
+        trainings = tuple(training for training in self._trainings if training.stage == stage)
+        if not trainings:
             stages = ", ".join(dict.fromkeys(training.stage for training in self._trainings))
             remedy = f"use one of: {stages}" if stages else "add a loss: replace(loss=...)"
             raise RecipeError(f"recipe {self.name!r}: phase loss has no component for stage {stage!r}; {remedy}")
-        return found
+        return trainings
 
     @functools.cached_property
     def _trainings(self) -> list[Train]:
@@ -227,9 +228,8 @@ class Recipe:
         known = [option.name for option in dataclasses.fields(self)]
         for name in phases:
             if name not in known:
-                raise RecipeError(
-                    f"recipe {self.name!r}: there is no {name!r} to replace; use one of: {', '.join(known)}"
-                )
+                remedy = near_names(name, known, f"use one of: {', '.join(known)}")
+                raise RecipeError(f"recipe {self.name!r}: there is no {name!r} to replace; {remedy}")
         return dataclasses.replace(self, **phases)
 
     def check(self, batch: Batch | None = None, *, facts: Declared | None = None) -> None:
@@ -273,10 +273,10 @@ class Recipe:
         check_columns(self.name, self._links(_CREDIT), batch)
         if not all(batch.has(column.name, column.level) for column in self.collected_columns):
             batch = self.score(batch)
-        now = self._of(batch)
-        _, waiting = now._reward()  # noqa: SLF001 - itself, as it is in the iteration
-        for phase, links in (("reward", waiting), *((phase, _places(now, phase)) for phase in _CREDIT[1:])):
-            batch = now._run(phase, links, batch)  # noqa: SLF001
+        recipe = self._of(batch)
+        _, waiting = recipe._reward()  # noqa: SLF001 - itself, as it is in the iteration
+        for phase, links in (("reward", waiting), *((phase, _places(recipe, phase)) for phase in _CREDIT[1:])):
+            batch = recipe._run(phase, links, batch)  # noqa: SLF001
         require_finite_credit(self.name, self._links(_CREDIT), batch)
         return batch.with_recipe(self.name, self._text)
 
@@ -294,8 +294,8 @@ class Recipe:
                 (`with_states`); None: those that it has.
         """
         batch = batch if states is None else self.with_states(batch, states)
-        now = self._of(batch)
-        return now._run("reward", now._reward()[0], batch)  # noqa: SLF001 - itself, as it is in the iteration
+        recipe = self._of(batch)
+        return recipe._run("reward", recipe._reward()[0], batch)  # noqa: SLF001 - itself, as it is in the iteration
 
     def _of(self, batch: Batch) -> Self:
         """Return the recipe of a batch's iteration, with the states recorded in the batch."""
@@ -342,24 +342,27 @@ class Recipe:
             for key, link in recipe.components(phase):
                 if isinstance(link, Stateful):
                     where = getattr(link, "where", None)
-                    seen = closed if where is None else closed.with_draws_only(where.holds(closed.batch))
-                    state = link.next(states.get(key, link.initial_state()), seen)
+                    visible_record = closed if where is None else closed.with_draws_only(where.holds(closed.batch))
+                    state = link.next(states.get(key, link.initial_state()), visible_record)
                     following |= {key: state} if state else {}
         if self.hooks is not None:
             before, metrics = states.get("actions", {}), closed.metrics
             following["actions"] = {"steps": before.get("steps", 0) + round(metrics.get("updates", 0.0))}
             hooks = cast("tuple[Any, ...]", recipe.chain("hooks"))
-            counted = {hook.source for hook in hooks if getattr(hook, "own_steps", False)} - {"policy"}
-            if counted:
-                own = before.get("own", {})
-                taken = {model: own.get(model, 0) + round(metrics.get(f"{model}.updates", 0.0)) for model in counted}
-                following["actions"]["own"] = taken
+            own_models = {hook.source for hook in hooks if getattr(hook, "own_steps", False)} - {"policy"}
+            if own_models:
+                counts_before = before.get("own", {})
+                step_counts = {
+                    model: counts_before.get(model, 0) + round(metrics.get(f"{model}.updates", 0.0))
+                    for model in own_models
+                }
+                following["actions"]["own"] = step_counts
         return following
 
     def with_states(self, batch: Batch, states: Mapping[str, State]) -> Batch:
         """Record states in a batch, without those of select and replay, which may be large."""
-        kept = {key: state for key, state in states.items() if not key.startswith(("select[", "replay["))}
-        return batch.with_state(pack_state(kept) | {k: v for k, v in batch.state.items() if k == SELECTION})
+        recorded_states = {key: state for key, state in states.items() if not key.startswith(("select[", "replay["))}
+        return batch.with_state(pack_state(recorded_states) | {k: v for k, v in batch.state.items() if k == SELECTION})
 
     def at(self, iteration: int, states: Mapping[str, State] | None = None) -> Self:
         """Return the recipe of an iteration, with each changing value replaced by a number, name or component.
@@ -375,34 +378,34 @@ class Recipe:
         phases = dict[str, Any]()
         for phase in PHASES:
             links: tuple[Any, ...] = self.chain(phase)
-            now = tuple(link.at(iteration, states, place_of(phase, n, link)) for n, link in enumerate(links))
-            if any(new is not old for new, old in zip(now, links, strict=True)):
-                now = tuple(link for link in now if link is not None)
-                phases[phase] = now if phase in _CHAINS else now[0]
+            current_links = tuple(link.at(iteration, states, place_of(phase, n, link)) for n, link in enumerate(links))
+            if any(new is not old for new, old in zip(current_links, links, strict=True)):
+                current_links = tuple(link for link in current_links if link is not None)
+                phases[phase] = current_links if phase in _CHAINS else current_links[0]
         return dataclasses.replace(self, **phases) if phases else self
 
     @property
     def controllers(self) -> dict[str, Controller]:
         """Return the recipe's controllers by place, such as `loss[0].Policy.kl.coefficient`."""
-        return {place: found for place, found in self._changing.items() if isinstance(found, Controller)}
+        return {place: value for place, value in self._changing.items() if isinstance(value, Controller)}
 
     @functools.cached_property
     def _changing(self) -> dict[str, Changing]:
         """The options that change during a run (schedules and controllers), by place."""
         return {
-            place: found
+            place: value
             for phase in PHASES
             for key, link in self.components(phase)
-            for place, found in link.changing(key)
+            for place, value in link.changing(key)
         }
 
     def _links(self, phases: tuple[str, ...]) -> dict[str, tuple[Component, ...]]:
         """Components by phase, without phase advantage if the recipe has none and its losses read none."""
-        found = {phase: self.chain(phase) for phase in phases}
+        links = {phase: self.chain(phase) for phase in phases}
         reads = any(column.name == "advantage" for training in self._trainings for column in training.loss.needs)
-        if self._trainings and not reads and not found.get("advantage"):
-            found.pop("advantage", None)
-        return found
+        if self._trainings and not reads and not links.get("advantage"):
+            links.pop("advantage", None)
+        return links
 
     def _reward(self) -> tuple[list[_Place], list[_Place]]:
         """Split phase reward: components that run during collection, and those from the first that needs a model."""
@@ -422,8 +425,8 @@ class Recipe:
                     link.add_columns, link.initial_state() if state is None else unpack_state(state)
                 )
             where = cast("BatchComponent", link).where
-            made = run(batch) if where is None else write_masked(batch, where.holds(batch), run, link.makes)
-            batch = require_made_columns(self.name, phase, link, made)
+            result = run(batch) if where is None else write_masked(batch, where.holds(batch), run, link.makes)
+            batch = require_made_columns(self.name, phase, link, result)
         return batch
 
     def updates(
@@ -457,33 +460,33 @@ class Recipe:
         """
         from agentrl_core.update.updates import Updates
 
-        among, own = _ranks_of(group), list[Batch]()
+        among, trained_batches = _ranks_of(group), list[Batch]()
 
-        def begun() -> tuple[int, dict[str, Any]]:
+        def prepare() -> tuple[int, dict[str, Any]]:
             require_batch(batch)
-            own.append(self._trained_batch(cast("Batch", batch), stage))
-            return _iteration(own[0]), unpack_state(own[0].state)
+            trained_batches.append(self._trained_batch(cast("Batch", batch), stage))
+            return _iteration(trained_batches[0]), unpack_state(trained_batches[0].state)
 
         if among is None:
-            iteration, states = begun()
+            iteration, states = prepare()
         else:
             from agentrl_core.model.collectives import check_first_has, from_first
 
             check_first_has(batch, among)
-            iteration, states = from_first(begun, among)
-        trained, recipe, between = own[0] if own else None, self.at(iteration, states), None
+            iteration, states = from_first(prepare, among)
+        trained, recipe, between = trained_batches[0] if trained_batches else None, self.at(iteration, states), None
         if stage == "update" and (self.hooks is not None or any(c.every == "step" for c in self.controllers.values())):
             from agentrl_core.update.hooks import HookRunner
 
             between = HookRunner(self, trained, iteration, states, models or {}, group=among)
-        again = {repeat.stage: recipe.losses(repeat.stage) for _, repeat in (between.repeats() if between else ())}
+        repeated = {repeat.stage: recipe.losses(repeat.stage) for _, repeat in (between.repeats() if between else ())}
         return Updates(
             trained,
             recipe.losses(stage),
             shared=recipe.shared,
             seed=seed,
             between=between,
-            stages=again,
+            stages=repeated,
             metrics_of_all=bool(self.controllers),
             draw_losses=self.needs_losses if draw_losses is None else draw_losses,
             group=among,
@@ -497,9 +500,9 @@ class Recipe:
             self.check(batch)
         for training in self.losses(stage):
             require_columns(f"recipe {self.name!r}", training.needs, batch, stage)
-        found = with_old_logprobs(batch, self.old_logprob)
-        check_sampling(self, found, self.losses(stage))
-        return found
+        batch_with_logprobs = with_old_logprobs(batch, self.old_logprob)
+        check_sampling(self, batch_with_logprobs, self.losses(stage))
+        return batch_with_logprobs
 
     def run_hooks(self, updates: Updates, **models: Any) -> HookResult:
         """Run the recipe's hooks after the updates of an iteration: they modify models in place, under `no_grad`.
@@ -547,21 +550,21 @@ class Recipe:
             raise RecipeError(f"recipe: {deep} is nested more than {_DEEPEST} deep; give the table of to_dict")
         known = [option.name for option in dataclasses.fields(cls)]
         name, values = table.get("name"), dict[str, Any]()
+        title = "recipe" if name is None else f"recipe {name!r}"
         for key, value in renames.table().recipe(table).items():
             if key not in known:
-                raise RecipeError(f"recipe {name!r}: {key!r} is unknown; use one of: {', '.join(known)}")
+                remedy = near_names(str(key), known, f"use one of: {', '.join(known)}")
+                raise RecipeError(f"{title}: {key!r} is unknown; {remedy}")
             if key in PHASES:
                 links = value if key in _CHAINS and isinstance(value, list) else [value]
                 for link in links:
                     if not isinstance(link, Mapping):
-                        raise RecipeError(
-                            f"recipe {name!r}: {key}={link!r} is not a table; write [{key}] with component = ..."
-                        )
+                        raise RecipeError(f"{title}: {key}={link!r} is not a table; write [{key}] with component = ...")
                 try:
                     chain = tuple(find_component(f"agentrl_core.{PHASES[key]}", link) for link in links)
                 except RecipeError as error:
                     place = "" if key in str(error) else f"{key}: "
-                    raise type(error)(f"recipe {name!r}: {place}{error}") from None
+                    raise type(error)(f"{title}: {place}{error}") from None
                 values[key] = chain if isinstance(value, list) else chain[0]
             else:
                 values[key] = value
@@ -597,8 +600,8 @@ class Recipe:
 
     def _require(self, condition: bool, option: str, remedy: str) -> None:  # noqa: FBT001 - as in assert
         if not condition:
-            shown = f"{option}={getattr(self, option)!r:.200}"
-            raise RecipeError(f"recipe {self.name!r:.80}: {shown} is not possible; {remedy}")
+            setting = f"{option}={getattr(self, option)!r:.200}"
+            raise RecipeError(f"recipe {self.name!r:.80}: {setting} is not possible; {remedy}")
 
 
 _DEEPEST = 64

@@ -76,12 +76,12 @@ class Renames:
 
     def module(self, old: str) -> str:
         """Return the current path of a module, or of a name in one."""
-        modules, names, found = self.sections["modules"], self.sections["names"], old
-        while found:
-            new = modules.get(found) or names.get(found, "")
-            if new and not new.startswith(f"{found}."):  # otherwise a function with the name of its module
-                return new if is_removed(new) else new + old[len(found) :]
-            found = found.rpartition(".")[0]
+        modules, names, prefix = self.sections["modules"], self.sections["names"], old
+        while prefix:
+            new = modules.get(prefix) or names.get(prefix, "")
+            if new and not new.startswith(f"{prefix}."):  # otherwise a function with the name of its module
+                return new if is_removed(new) else new + old[len(prefix) :]
+            prefix = prefix.rpartition(".")[0]
         return old
 
     def option(self, owner: str, name: str) -> str:
@@ -104,20 +104,20 @@ class Renames:
         if isinstance(name, str):
             owner, new = self._class(package, name)
             _refuse(f"component {name!r}", new)
-        made: dict[str, Any] = {}
+        translated: dict[str, Any] = {}
         for option, value in table.items():
             if option == "component":
-                made[option] = new
+                translated[option] = new
                 continue
-            here = self.option(owner, option)
-            if here != option:
-                _refuse(f"option {option!r} of component {name!r}", here)
-            joined = longest(self._paths["lists"], f"{owner}.{option}", 2)
-            if joined is not None and isinstance(value, str):
-                made[here] = _items(value, self.sections["lists"][joined])
+            new_option = self.option(owner, option)
+            if new_option != option:
+                _refuse(f"option {option!r} of component {name!r}", new_option)
+            list_key = longest(self._paths["lists"], f"{owner}.{option}", 2)
+            if list_key is not None and isinstance(value, str):
+                translated[new_option] = _items(value, self.sections["lists"][list_key])
             else:
-                made[here] = self._value(package, f"{owner}.{option}", value)
-        return made
+                translated[new_option] = self._value(package, f"{owner}.{option}", value)
+        return translated
 
     def recipe(self, table: Mapping[str, Any]) -> dict[str, Any]:
         """Translate a recipe in its table form, component by component.
@@ -125,26 +125,26 @@ class Renames:
         Raises:
             RecipeError: a component or an option was removed.
         """
-        made: dict[str, Any] = {}
+        translated: dict[str, Any] = {}
         for key, value in table.items():
-            here = self.option("agentrl_core.Recipe", key)
-            if here != key:
-                _refuse(f"option {key!r} of a recipe", here)
-            made[here] = self._value(_package(key), f"agentrl_core.Recipe.{key}", value)
-        return made
+            new_key = self.option("agentrl_core.Recipe", key)
+            if new_key != key:
+                _refuse(f"option {key!r} of a recipe", new_key)
+            translated[new_key] = self._value(_package(key), f"agentrl_core.Recipe.{key}", value)
+        return translated
 
     def place(self, old: str) -> str:
         """Translate the place of a component or option, such as `loss[0].Policy.clip`; other texts stay unchanged."""
-        found = _PLACE.fullmatch(old)
-        if found is None:
+        match = _PLACE.fullmatch(old)
+        if match is None:
             return old
-        phase, number, name, option, rest = found.groups()
+        phase, number, name, option, rest = match.groups()
         owner, new = self._class(_package(phase), name)
-        here = self.option("agentrl_core.Recipe", phase)
-        inside = self.option(owner, option[1:]) if option else ""
-        if is_removed(here) or is_removed(new) or (is_removed(inside) and option):
+        new_phase = self.option("agentrl_core.Recipe", phase)
+        new_option = self.option(owner, option[1:]) if option else ""
+        if is_removed(new_phase) or is_removed(new) or (is_removed(new_option) and option):
             return old
-        return f"{here}{number}{new.rpartition(':')[2]}{'.' if option else ''}{inside}{rest}"
+        return f"{new_phase}{number}{new.rpartition(':')[2]}{'.' if option else ''}{new_option}{rest}"
 
     def places(self, table: Mapping[str, Any]) -> dict[str, Any]:
         """Translate the places among the keys of a table and of its nested tables."""
@@ -159,16 +159,16 @@ class Renames:
 
     def state(self, table: Mapping[str, Any]) -> dict[str, Any]:
         """Translate the closing state of an iteration: metrics, places of components and recipe."""
-        made = dict(table)
-        if isinstance(made.get("components"), Mapping):
-            made["components"] = self.places(made["components"])
-        if isinstance(made.get("metrics"), Mapping):
-            made["metrics"] = self._measured(made["metrics"])
-        run = made.get("run")
+        translated = dict(table)
+        if isinstance(translated.get("components"), Mapping):
+            translated["components"] = self.places(translated["components"])
+        if isinstance(translated.get("metrics"), Mapping):
+            translated["metrics"] = self._measured(translated["metrics"])
+        run = translated.get("run")
         if isinstance(run, Mapping) and isinstance(run.get("recipe"), Mapping):
             with suppress(RecipeError):  # creating the recipe refuses removed components
-                made["run"] = {**run, "recipe": self.recipe(run["recipe"])}
-        return made
+                translated["run"] = {**run, "recipe": self.recipe(run["recipe"])}
+        return translated
 
     def _class(self, package: str, name: str) -> tuple[str, str]:
         """Return the old path of a component's class, and its current name in a table."""
@@ -206,16 +206,16 @@ class Renames:
 
     def _measured(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Translate a table of metrics with nested tables, whose names are joined by dots."""
-        made: dict[str, Any] = {}
+        translated: dict[str, Any] = {}
         for keys, value in _leaves(metrics):
             name = ".".join(keys)
             new = self.metric(name)
             *outer, last = keys if new == name else new.split(".") if len(keys) > 1 else [new]
-            inside = made
+            inside = translated
             for key in outer:
                 inside = inside.setdefault(key, {})
             inside[last] = value
-        return made
+        return translated
 
 
 def is_removed(new: str) -> bool:
@@ -237,17 +237,17 @@ def table() -> Renames:
 def longest(keys: Mapping[tuple[str, ...], tuple[str, ...]], path: str, end: int) -> str | None:
     """Return the key that matches a path: its last `end` parts end the path, the others occur before in order."""
     parts = path.split(".")
-    found = keys.get(tuple(parts[-end:]), ())
-    return next((key for key in found if _covers(key.split(".")[:-end], parts[:-end])), None)
+    candidates = keys.get(tuple(parts[-end:]), ())
+    return next((key for key in candidates if _covers(key.split(".")[:-end], parts[:-end])), None)
 
 
 def by_end(table: Mapping[str, str], end: int) -> dict[tuple[str, ...], tuple[str, ...]]:
     """Return the keys of a table by their last parts, longest first."""
-    found: dict[tuple[str, ...], tuple[str, ...]] = {}
+    keys_by_end: dict[tuple[str, ...], tuple[str, ...]] = {}
     for key in sorted(table, key=len, reverse=True):
         last = tuple(key.split(".")[-end:])
-        found[last] = (*found.get(last, ()), key)
-    return found
+        keys_by_end[last] = (*keys_by_end.get(last, ()), key)
+    return keys_by_end
 
 
 def _covers(key: list[str], path: list[str]) -> bool:

@@ -44,15 +44,15 @@ def verl(estimator: str, rewards: NDArray[np.float64], groups: NDArray[np.int64]
 def test_group_relative_equals_verl(scale: str, seed: int) -> None:
     rewards, groups = ragged(seed)
     expected = verl("grpo", rewards, groups, norm_adv_by_std_in_grpo=scale == "std")
-    found = advantage.group_relative(rewards, groups, scale=scale, singleton="raw")
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    advantages = advantage.group_relative(rewards, groups, scale=scale, singleton="raw")
+    np.testing.assert_allclose(advantages, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_leave_one_out_equals_verl(seed: int) -> None:
     rewards, groups = ragged(seed)
-    found = advantage.leave_one_out(rewards, groups, singleton="raw")
-    np.testing.assert_allclose(found, verl("rloo", rewards, groups), rtol=0, atol=1e-6)
+    advantages = advantage.leave_one_out(rewards, groups, singleton="raw")
+    np.testing.assert_allclose(advantages, verl("rloo", rewards, groups), rtol=0, atol=1e-6)
 
 
 @given(
@@ -71,14 +71,14 @@ def test_group_relative_equals_its_formula(rows: list[tuple[float, int, bool]], 
         if len(values) > 1:
             expected[members] = (values - values.mean()) / (values.std(ddof=ddof) + 1e-3)
             alone[members] = [value - np.delete(values, i).mean() for i, value in enumerate(values)]
-    found = advantage.group_relative(rewards, groups, ddof=ddof, eps=1e-3, valid=valid)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    advantages = advantage.group_relative(rewards, groups, ddof=ddof, eps=1e-3, valid=valid)
+    np.testing.assert_allclose(advantages, expected, rtol=0, atol=1e-6)
     np.testing.assert_allclose(advantage.leave_one_out(rewards, groups, valid=valid), alone, rtol=0, atol=1e-6)
 
 
 def test_equal_rewards_and_a_group_of_one_give_exactly_zero() -> None:
-    found = advantage.group_relative([0.1, 0.1, 0.1, 5.0], [1, 1, 1, 2])
-    assert found.tolist() == [0.0, 0.0, 0.0, 0.0]
+    advantages = advantage.group_relative([0.1, 0.1, 0.1, 5.0], [1, 1, 1, 2])
+    assert advantages.tolist() == [0.0, 0.0, 0.0, 0.0]
     assert advantage.leave_one_out([0.5, 0.5, 5.0], [1, 1, 2]).tolist() == [0.0, 0.0, 0.0]
 
 
@@ -104,10 +104,10 @@ COLUMNS = {
 @pytest.mark.parametrize(("rewards", "groups"), COLUMNS.values(), ids=COLUMNS)
 def test_every_kind_of_column(rewards: object, groups: object) -> None:
     expected = advantage.group_relative(REWARDS, GROUPS)
-    found = advantage.group_relative(rewards, groups)
-    assert isinstance(found, np.ndarray)
-    assert found.dtype == np.float64
-    np.testing.assert_array_equal(found, expected)
+    advantages = advantage.group_relative(rewards, groups)
+    assert isinstance(advantages, np.ndarray)
+    assert advantages.dtype == np.float64
+    np.testing.assert_array_equal(advantages, expected)
 
 
 def test_float32_stays_float32() -> None:
@@ -199,8 +199,8 @@ def test_gigpo_equals_its_definition(scale: str, voter: str, seed: int) -> None:
     order = rng.permutation(len(columns["rewards"]))
     columns = {name: [values[row] for row in order] for name, values in columns.items()}
     options = {"gamma": 0.9, "step_weight": 0.7, "scale": scale, "voter": voter}
-    found = advantage.gigpo(*columns.values(), **options)
-    np.testing.assert_allclose(found, naive_gigpo(columns, **options), rtol=0, atol=1e-6)
+    advantages = advantage.gigpo(*columns.values(), **options)
+    np.testing.assert_allclose(advantages, naive_gigpo(columns, **options), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ def column(batch: Batch, name: str = "advantage", level: str = "draw") -> list[f
     return batch.column(name, level).astype(float).tolist()
 
 
-def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
-    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+def close(actual: object, expected: object, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
 
 
 def visits(component: StatefulComponent, *scores: list[float], **columns: list[float]) -> list[list[float]]:
@@ -95,8 +95,8 @@ def test_weighted_baseline(seed: int, leave_one_out: bool) -> None:
 )
 def test_shrunk_baseline(scores: list[float], variance: float, prior: float, baseline: float) -> None:
     batch = small([(0, [1])] * 4, draw_score=[float(score) for score in scores], draw_prior=[prior] * 4)
-    found = column(BaselineRelative(kind="shrunk", column="prior", variance=variance)(batch))
-    close(found, np.array(scores) - baseline, 1e-6)
+    advantages = column(BaselineRelative(kind="shrunk", column="prior", variance=variance)(batch))
+    close(advantages, np.array(scores) - baseline, 1e-6)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -124,32 +124,32 @@ def test_log_mean_exp_baseline() -> None:
 
 
 def test_tracked_success_rate() -> None:
-    found = visits(TrackedBaseline(decay=0.5), [1.0, 0.0, 1.0], [1.0, math.nan])
-    close(found[0], [0.5, -0.5, 0.5])
+    by_visit = visits(TrackedBaseline(decay=0.5), [1.0, 0.0, 1.0], [1.0, math.nan])
+    close(by_visit[0], [0.5, -0.5, 0.5])
     # alpha 2, beta 1.
-    close(found[1], [1.0 - 2 / 3, 0.0])
+    close(by_visit[1], [1.0 - 2 / 3, 0.0])
 
 
 def test_a_tracked_baseline_decays_faster_with_a_larger_policy_kl() -> None:
     scores = [[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
     component = TrackedBaseline(decay=0.9, adapt="window", decay_at_least=0.5, kl_target=0.1)
-    found = visits(component, *scores, draw_policy_kl=[0.05, 0.05])
+    by_visit = visits(component, *scores, draw_policy_kl=[0.05, 0.05])
     decay = 0.9 - 0.4 * 0.5
     alpha, beta = 1.0 * decay + 2.0, 1.0 * decay
-    close(found[2], [-alpha / (alpha + beta)] * 2)
+    close(by_visit[2], [-alpha / (alpha + beta)] * 2)
 
 
 @pytest.mark.parametrize(("moved", "decay"), [(0.02, 0.58), (0.1, 0.9), (0.15, 0.5)])
 def test_it_keeps_most_where_the_policy_moves_as_it_should(moved: float, decay: float) -> None:
     component = TrackedBaseline(decay=0.9, adapt="window_peak", decay_at_least=0.5, kl_target=0.1)
-    found = visits(component, [1.0, 0.0], [1.0, 1.0], [0.0, 0.0], draw_policy_kl=[moved] * 2)
-    close(found[2], [-(decay + 2.0) / (2.0 * decay + 2.0)] * 2)
+    by_visit = visits(component, [1.0, 0.0], [1.0, 1.0], [0.0, 0.0], draw_policy_kl=[moved] * 2)
+    close(by_visit[2], [-(decay + 2.0) / (2.0 * decay + 2.0)] * 2)
 
 
 def test_since_visit_decay_depends_on_the_policy_kl_since_the_last_visit() -> None:
     component = TrackedBaseline(adapt="since_visit", decay=0.9, decay_at_least=0.3, kl_target=0.1)
     state = component.initial_state()
-    found = []
+    by_visit = []
     # Task 0 moves by 0.1 in the mean (half is kept), task 1 so far that the least is kept, task 2 hardly.
     for scores, moved in (
         ([1.0, 0.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0]),
@@ -157,11 +157,11 @@ def test_since_visit_decay_depends_on_the_policy_kl_since_the_last_visit() -> No
         ([0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, math.nan]),
     ):
         batch = small([(0, [1]), (0, [1]), (1, [1]), (2, [1])], draw_score=scores, draw_policy_kl=moved)
-        made = component.add_columns(state, batch)
-        state = json.loads(json.dumps(component.next(state, IterationRecord.of(made))))
-        found.append(column(made))
-    close(found[1], [-0.5, -0.5, -1.0, -1.0])
-    close(found[2], [-0.5 / (0.5 + 2.5)] * 2 + [-0.3 / 1.3, -0.9 / 1.9])
+        result = component.add_columns(state, batch)
+        state = json.loads(json.dumps(component.next(state, IterationRecord.of(result))))
+        by_visit.append(column(result))
+    close(by_visit[1], [-0.5, -0.5, -1.0, -1.0])
+    close(by_visit[2], [-0.5 / (0.5 + 2.5)] * 2 + [-0.3 / 1.3, -0.9 / 1.9])
 
 
 def test_moving_mean_by_role() -> None:
@@ -175,11 +175,11 @@ def test_moving_mean_by_role() -> None:
 
 def test_window_of_group_means() -> None:
     component = TrackedBaseline(kind="window", positive_only=True, scale="window")
-    found = visits(component, [0.0, 2.0], [3.0, 0.0], [2.5, 1.0])
-    close(found[0], [0.0, 0.0])
-    close(found[1], [(3.0 - 1.0) / (math.sqrt(2.0) + 1e-6), 0.0])
+    by_visit = visits(component, [0.0, 2.0], [3.0, 0.0], [2.5, 1.0])
+    close(by_visit[0], [0.0, 0.0])
+    close(by_visit[1], [(3.0 - 1.0) / (math.sqrt(2.0) + 1e-6), 0.0])
     # Means 1 and 1.5, deviations 1.41 and 2.12.
-    close(found[2], [(2.5 - 1.25) / (np.median([math.sqrt(2.0), 3.0 / math.sqrt(2.0)]) + 1e-6), 0.0])
+    close(by_visit[2], [(2.5 - 1.25) / (np.median([math.sqrt(2.0), 3.0 / math.sqrt(2.0)]) + 1e-6), 0.0])
 
 
 def test_greedy_baseline() -> None:
@@ -189,10 +189,10 @@ def test_greedy_baseline() -> None:
         draw_greedy=[0, 1],
         token_reference_logprob=[-1.0, -1.0, -3.0, -1.0, -1.0],
     )
-    found = GreedyRelative(gamma=0.99)(batch)
-    close(column(found, level="token"), [0.970299, 0.9801, 0.99, 0.0, 0.0])
-    assert not found.has("keep", "draw")
-    assert column(FlagFilter(flags="greedy", level="draw")(found), "keep") == [1.0, 0.0]
+    result = GreedyRelative(gamma=0.99)(batch)
+    close(column(result, level="token"), [0.970299, 0.9801, 0.99, 0.0, 0.0])
+    assert not result.has("keep", "draw")
+    assert column(FlagFilter(flags="greedy", level="draw")(result), "keep") == [1.0, 0.0]
     priced = GreedyRelative(gamma=0.99, kl_coefficient=0.05)(batch)
     close(column(priced, level="token"), [0.970299, 0.9801, 0.99 - 0.05 * 2.0, 0.0, 0.0])
     close(column(GreedyRelative(at_most=0.5)(batch), level="token")[:3], [0.5] * 3)

@@ -25,8 +25,8 @@ def advantages(batch: Batch, level: str) -> list[float]:
     return batch.column("advantage", level).astype(float).tolist()
 
 
-def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
-    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+def close(actual: object, expected: object, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
 
 
 def compared(value: float, votes: list[float], *, scale: str = "std", ddof: int = 1, eps: float = 1e-6) -> float:
@@ -74,8 +74,8 @@ def test_steps_with_voters(seed: int, voter: str) -> None:
             )
             if there and few and len(votes) > 1:
                 expected[-1] = (step.reward - votes[0]) / 1.0
-    found = GroupRelative(column="reward", level="step", voter=voter, eps=1.0)(batch)
-    close(advantages(found, "step"), expected)
+    result = GroupRelative(column="reward", level="step", voter=voter, eps=1.0)(batch)
+    close(advantages(result, "step"), expected)
 
 
 @settings(max_examples=25, deadline=None)
@@ -119,20 +119,20 @@ def test_a_baseline_below_the_mean(seed: int) -> None:
 
 def test_each_prompt_once_in_a_batch() -> None:
     batch = small([(0, [1]), (0, [1]), (0, [1]), (1, [1])], draw_score=[1.0, 1.0, 1.0, 0.0])
-    found = GroupRelative(group_by="batch", voter="group", scale="none")(batch)
-    close(advantages(found, "draw"), [0.5, 0.5, 0.5, -0.5])
+    result = GroupRelative(group_by="batch", voter="group", scale="none")(batch)
+    close(advantages(result, "draw"), [0.5, 0.5, 0.5, -0.5])
 
 
 def test_a_unit_compared_as_one() -> None:
     batch = small([(0, [1, 1]), (0, [1])], draw_score=[0.0, 0.0], step_x=[0.0, 2.0, 3.0])
-    found = GroupRelative(column="x", level="step", voter="trajectory", output="voter", scale="none")(batch)
-    close(advantages(found, "step"), [-1.0, -1.0, 1.0])
+    result = GroupRelative(column="x", level="step", voter="trajectory", output="voter", scale="none")(batch)
+    close(advantages(result, "step"), [-1.0, -1.0, 1.0])
 
 
 def test_median_pivot() -> None:
     batch = small([(0, [1])] * 5, draw_score=[0.0, 1.0, 3.0, 2.0, 10.0])
-    found = GroupRelative(center="median", median="lower", scale="mad", eps=1e-3)(batch)
-    close(advantages(found, "draw"), [-1.998002, -0.999001, 0.999001, 0.0, 7.992008], 1e-6)
+    result = GroupRelative(center="median", median="lower", scale="mad", eps=1e-3)(batch)
+    close(advantages(result, "draw"), [-1.998002, -0.999001, 0.999001, 0.0, 7.992008], 1e-6)
     even = small([(0, [1])] * 4, draw_score=[0.0, 1.0, 0.0, 1.0])
     floorless = GroupRelative(center="median", median="lower", scale="mad", eps=1e-3)(even)
     close(advantages(floorless, "draw"), [0.0, 1000.0, 0.0, 1000.0], 1e-3)
@@ -145,10 +145,10 @@ def test_median_pivot() -> None:
 def test_beta_normalisation(ddof: int, right: list[float], wrong: list[float] | None) -> None:
     scores = [1, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 0]
     batch = small([(row // 4, [1]) for row in range(12)], draw_score=[float(score) for score in scores])
-    found = advantages(GroupRelative(scale="beta", ddof=ddof)(batch), "draw")
-    close([found[0], found[4], found[8]], right, 1e-5)
+    values = advantages(GroupRelative(scale="beta", ddof=ddof)(batch), "draw")
+    close([values[0], values[4], values[8]], right, 1e-5)
     if wrong is not None:
-        close([-found[3], -found[7], -found[11]], wrong, 1e-5)
+        close([-values[3], -values[7], -values[11]], wrong, 1e-5)
 
 
 def test_components_of_a_reward_by_themselves() -> None:
@@ -180,8 +180,8 @@ def test_adding_lifts_to_the_finer_level() -> None:
 def test_scale_of_the_batch() -> None:
     batch = small([(0, [1]), (0, [1]), (1, [1]), (1, [1])], draw_score=[1.0, 3.0, 0.0, 8.0])
     spread = np.std([1.0, 3.0, 0.0, 8.0], ddof=1)
-    found = GroupRelative(scale_by="batch", eps=0.0)(batch)
-    close(advantages(found, "draw"), np.array([-1.0, 1.0, -4.0, 4.0]) / spread)
+    result = GroupRelative(scale_by="batch", eps=0.0)(batch)
+    close(advantages(result, "draw"), np.array([-1.0, 1.0, -4.0, 4.0]) / spread)
 
 
 def test_fallback_where_a_result_is_far() -> None:
@@ -189,8 +189,8 @@ def test_fallback_where_a_result_is_far() -> None:
     batch = small([(0, [400]), (0, [1]), (1, [1]), (1, [1])], draw_score=[1.0, 0.0, 1.0, 0.0])
     token, row = (advantages(GroupRelative(voter=voter)(batch), "draw") for voter in ("token", "row"))
     assert abs(token[1]) > 5.0
-    found = advantages(GroupRelative(voter="token", fallback_above=5.0)(batch), "draw")
-    close(found, row[:2] + token[2:])
+    values = advantages(GroupRelative(voter="token", fallback_above=5.0)(batch), "draw")
+    close(values, row[:2] + token[2:])
 
 
 def test_shared_rows() -> None:
@@ -212,8 +212,8 @@ def test_shared_rows() -> None:
             members = [row for rows in parts for row in rows]
             for row in members:
                 expected[row] = rewards[row] - center if len(members) > 1 else 0.0
-        found = GroupRelative(column="reward", level="step", scale="none", shared=shared)(batch)
-        close(advantages(found, "step"), expected)
+        result = GroupRelative(column="reward", level="step", scale="none", shared=shared)(batch)
+        close(advantages(result, "step"), expected)
 
 
 def forked() -> Batch:
@@ -313,7 +313,7 @@ def test_the_last_row_of_a_draw() -> None:
 def streams(batch: Batch, zero_is_missing: bool, joint: bool) -> list[float]:
     """Compute IGPO on nested lists: gains and outcomes compared each or together, then returns."""
 
-    def wanted(step: Step) -> bool:
+    def is_included(step: Step) -> bool:
         return bool(np.isfinite(step.reward)) and not (zero_is_missing and step.reward == 0.0)
 
     def normal(value: float, votes: list[float]) -> float:
@@ -323,11 +323,11 @@ def streams(batch: Batch, zero_is_missing: bool, joint: bool) -> list[float]:
     draws, expected = plain(batch), []
     for draw in draws:
         members = [other for other in draws if other.group == draw.group and other.valid]
-        gains = [step.reward for other in members for step in other.steps if wanted(step)]
+        gains = [step.reward for other in members for step in other.steps if is_included(step)]
         outcomes = [other.score for other in members if other.steps]
         if joint:
             gains = outcomes = gains + outcomes
-        rewards = [2.0 * normal(step.reward, gains) if wanted(step) else 0.0 for step in draw.steps]
+        rewards = [2.0 * normal(step.reward, gains) if is_included(step) else 0.0 for step in draw.steps]
         if draw.steps:
             rewards[-1] += 3.0 * normal(draw.score, outcomes)
         expected += [
@@ -342,10 +342,10 @@ def streams(batch: Batch, zero_is_missing: bool, joint: bool) -> list[float]:
 def test_two_streams_before_the_returns(seed: int) -> None:
     batch = ragged(seed)
     options = {"level": "step", "ddof": 0, "eps": 0.0, "variance_eps": 1e-8}
-    made = GroupRelative(column="reward", coefficient=2.0, **options)(batch)
-    made = GroupRelative(rows="last", coefficient=3.0, add=True, **options)(made)
-    made = Discounted(column="advantage", gamma=0.5)(made)
-    close(advantages(made, "step"), streams(batch, zero_is_missing=False, joint=False), 1e-4)
+    result = GroupRelative(column="reward", coefficient=2.0, **options)(batch)
+    result = GroupRelative(rows="last", coefficient=3.0, add=True, **options)(result)
+    result = Discounted(column="advantage", gamma=0.5)(result)
+    close(advantages(result, "step"), streams(batch, zero_is_missing=False, joint=False), 1e-4)
 
 
 @settings(max_examples=20, deadline=None)
@@ -378,11 +378,11 @@ def test_only_first_steps_vote() -> None:
 
 def test_discounted_outcome_after() -> None:
     batch = small([(0, [1, 1]), (0, [1])], draw_score=[1.0, 0.0])
-    made = Discounted(column="", outcome="score", gamma=0.5)(batch)
+    result = Discounted(column="", outcome="score", gamma=0.5)(batch)
     returned = [0.5, 1.0, 0.0]
-    close(advantages(made, "step"), returned)
-    made = GroupRelative(column="advantage", level="step")(made)
-    close(advantages(made, "step"), [compared(value, returned) for value in returned])
+    close(advantages(result, "step"), returned)
+    result = GroupRelative(column="advantage", level="step")(result)
+    close(advantages(result, "step"), [compared(value, returned) for value in returned])
 
 
 def test_kl_in_the_reward_of_tokens() -> None:

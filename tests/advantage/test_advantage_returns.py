@@ -18,8 +18,8 @@ def advantages(batch: Batch, level: str, name: str = "advantage") -> list[float]
     return batch.column(name, level).astype(float).tolist()
 
 
-def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
-    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+def close(actual: object, expected: object, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
 
 
 def naive_gae(
@@ -48,9 +48,9 @@ def test_gae_of_tokens_skips_untrained_tokens(seed: int) -> None:
         rewards = [-0.1 * float(distance[row]) for row in rows]
         rewards[-1] += draw.score
         expected[rows], returned[rows] = naive_gae(rewards, values[rows].tolist(), 0.9, 0.8)
-    found = Gae(gamma=0.9, lam=0.8, kl_coefficient=0.1)(batch)
-    close(advantages(found, "token"), expected)
-    close(advantages(found, "token", "return"), returned)
+    result = Gae(gamma=0.9, lam=0.8, kl_coefficient=0.1)(batch)
+    close(advantages(result, "token"), expected)
+    close(advantages(result, "token", "return"), returned)
 
 
 @pytest.mark.parametrize("rule", ["terminate", "bootstrap", "repeat", "drop"])
@@ -70,10 +70,10 @@ def test_gae_where_an_episode_was_cut_off(rule: str) -> None:
         last = 2.0 + 0.9 * 2.0 - 0.25
         expected = [1.0 + 0.9 * 0.25 - 0.5 + 0.72 * last, last, 0.0]
     other, _ = naive_gae([1.0, 1.0], [1.0, 0.5], 0.9, 0.8)
-    found = Gae(level="step", gamma=0.9, lam=0.8, column="reward", outcome="", at_truncation=rule)(batch)
-    close(advantages(found, "step"), expected + other)
+    result = Gae(level="step", gamma=0.9, lam=0.8, column="reward", outcome="", at_truncation=rule)(batch)
+    close(advantages(result, "step"), expected + other)
     if rule == "drop":
-        close(advantages(found, "step", "return")[2:3], [2.0])  # steps without a score are not trained either
+        close(advantages(result, "step", "return")[2:3], [2.0])  # steps without a score are not trained either
 
 
 def test_gae_along_the_agents_of_an_episode() -> None:
@@ -107,8 +107,8 @@ def uneven_agents(**columns: object) -> Batch:
 def test_agents_that_do_not_move_by_turns_are_ordered_by_their_moves() -> None:
     """By hand, gamma 0.99 and lambda 0.95: g = 0.9405; the last move 1, the second 0.25 + g, the first g (0.25 + g)."""
     gae = Gae(level="agent", gamma=0.99, lam=0.95, column="reward", outcome="")
-    found = advantages(gae(uneven_agents(step_joint_move=[0.0, 1.0, 2.0])), "step")
-    close(found, [0.9405 * 1.1905, 1.1905, 1.0])
+    values = advantages(gae(uneven_agents(step_joint_move=[0.0, 1.0, 2.0])), "step")
+    close(values, [0.9405 * 1.1905, 1.1905, 1.0])
 
 
 @pytest.mark.parametrize("columns", [{}, {"step_joint_move": [0.0, np.nan, 2.0]}])
@@ -159,8 +159,8 @@ def test_steps_of_a_tree(fuse: str, kind: str, seed: int) -> None:
             value, peers = nodes[(draw.group, *(step.physical for step in draw.steps[:depth]))]
             votes = [other for other, theirs in nodes.values() if theirs == peers]
             expected.append(value if kind == "none" else spread(value, votes))
-    found = advantages(TreeRelative(fuse=fuse, kind=kind)(batch), "step")
-    close(found, expected, 1e-4)
+    values = advantages(TreeRelative(fuse=fuse, kind=kind)(batch), "step")
+    close(values, expected, 1e-4)
     tokens = advantages(TreeRelative(fuse=fuse, kind="none", level="token")(batch), "token")
     if kind == "none":
         flat = [expected[step.row] for draw in draws for step in draw.steps for _ in step.tokens]
@@ -192,17 +192,17 @@ def branched(column: list[float], logprobs: tuple[float, float] = (-1.0, -1.0)) 
 @pytest.mark.parametrize(("ddof", "size"), [(0, 1.0), (1, 0.707107)])
 def test_branch_grpo(ddof: int, size: float) -> None:
     component = TreeRelative(normalisation=Normalisation(ddof=ddof, eps=0.0, scale_above=1e-6, at_most=5.0))
-    found = advantages(component(branched([1.0, 0.0, 1.0, 1.0])), "step")
+    values = advantages(component(branched([1.0, 0.0, 1.0, 1.0])), "step")
     leaf = spread(1.0, [1.0, 0.0, 1.0, 1.0]) * (math.sqrt(4 / 3) if ddof == 0 else 1.0)
-    close([found[0], found[4]], [-size, size])
-    close([found[2], found[1]], [-size, leaf])
+    close([values[0], values[4]], [-size, size])
+    close([values[2], values[1]], [-size, leaf])
 
 
 def test_branches_by_their_probability() -> None:
     # V(root) is not compared; V of the branches is that of their own leaves, which are equally likely.
     batch = branched([1.0, 0.0, 1.0, 1.0], (-1.0, -2.0))
-    found = advantages(TreeRelative(fuse="path", kind="none")(batch), "step")
-    close(found, [0.5, 1.0, 0.5, 0.0, 1.0, 1.0, 1.0, 1.0])
+    values = advantages(TreeRelative(fuse="path", kind="none")(batch), "step")
+    close(values, [0.5, 1.0, 0.5, 0.0, 1.0, 1.0, 1.0, 1.0])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -213,7 +213,7 @@ def test_leaves_by_the_probability_of_their_paths(of_node: str, seed: int) -> No
 
     def path(draw: Draw) -> float:
         steps = ([token.logprob for token in step.tokens if token.trained] for step in draw.steps)
-        return sum(sum(own) / (len(own) if of_node == "mean" else 1) for own in steps)
+        return sum(sum(values) / (len(values) if of_node == "mean" else 1) for values in steps)
 
     expected = []
     for draw in draws:
@@ -228,8 +228,8 @@ def test_leaves_by_the_probability_of_their_paths(of_node: str, seed: int) -> No
 
 def test_hard_attribution_of_advantages() -> None:
     batch = GroupRelative(scale="none")(branched([1.0, 0.0, 1.0, 1.0]))
-    found = advantages(TreeRelative(column="advantage", kind="none")(batch), "step")
-    close(found, [-0.25, 0.25, -0.25, -0.75, 0.25, 0.25, 0.25, 0.25])
+    values = advantages(TreeRelative(column="advantage", kind="none")(batch), "step")
+    close(values, [-0.25, 0.25, -0.25, -0.75, 0.25, 0.25, 0.25, 0.25])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -274,9 +274,9 @@ def test_starts_as_baselines(fuse: str, seed: int) -> None:
 def test_order_of_starts() -> None:
     # Starts: root, the first branch, root, the second branch, in the order of draws.
     batch = branched([0.0, 1.0, 1.0, 0.0])
-    found = advantages(TreeRelative(kind="order", radius="none")(batch), "draw")
+    values = advantages(TreeRelative(kind="order", radius="none")(batch), "draw")
     # The root has two draws of mean .5; below it, 1 may stay and 0 may not: (2 * .5 + 0) / 3.
-    close(found, [1 / 3, 1.0, 1 / 3, 1 / 3])
+    close(values, [1 / 3, 1.0, 1 / 3, 1 / 3])
     soft = advantages(TreeRelative(kind="order", radius="soft", margin=1.0)(batch), "draw")
     assert soft[1] - soft[0] >= 1.0 - 1e-6
     assert soft[3] - soft[0] >= 1.0 - 1e-6

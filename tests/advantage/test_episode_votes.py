@@ -43,7 +43,7 @@ def test_the_mean_and_spread_are_those_of_episodes(level: str, seed: int) -> Non
     rewards = [rng.integers(0, 5, rng.integers(1, 4)).astype(float).tolist() for _ in range(rng.integers(2, 6))]
     batch = lanes(rewards, steps=2)
     link = advantage.GroupRelative(level=level, voter="episode", eps=0.0)  # type: ignore[arg-type]
-    found = recipes.GRPO.replace(advantage=link).credit(batch).column("advantage", level)  # type: ignore[arg-type]
+    actual = recipes.GRPO.replace(advantage=link).credit(batch).column("advantage", level)  # type: ignore[arg-type]
     # A vote is the mean over the rows of an episode, in which lane k has 2 + k steps of two tokens.
     counts = [np.ones(len(each)) if level == "draw" else 2.0 + np.arange(len(each)) for each in rewards]
     votes = np.array([np.average(each, weights=count) for each, count in zip(rewards, counts, strict=True)])
@@ -51,8 +51,8 @@ def test_the_mean_and_spread_are_those_of_episodes(level: str, seed: int) -> Non
     rows = scores if level == "draw" else np.repeat(scores, np.diff(batch.offsets("step")))
     rows = np.repeat(rows, np.diff(batch.offsets("token"))) if level == "token" else rows
     spread = votes.std(ddof=1)
-    wanted = (rows - votes.mean()) / spread if spread > 0 else np.zeros(len(rows))
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    expected = (rows - votes.mean()) / spread if spread > 0 else np.zeros(len(rows))
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
 def test_rows_of_an_episode_may_share_a_value() -> None:

@@ -14,7 +14,17 @@ import httpx
 import openai
 import polars as pl
 import pytest
-from loop_agents import TASKS, TOKENIZER, Client, Heard, collected, collector, said, tool_user, user
+from loop_agents import (
+    TASKS,
+    TOKENIZER,
+    Client,
+    RecordingEngine,
+    collected,
+    collector,
+    scripted_answer,
+    tool_user,
+    user,
+)
 from matrix import shows
 
 import agentrl_core as arl
@@ -38,14 +48,14 @@ def right_or_wrong(request):
 
 
 def test_an_agent_with_a_tool_is_trained_on_its_sampled_tokens() -> None:
-    model = Heard(said)
+    model = RecordingEngine(scripted_answer)
     batch = collected(tool_user, tasks=4, group_size=2, model=model)
     assert batch.num_draws == 8
     assert batch.column("reward", "draw").tolist() == [1.0] * 8
     assert batch.column("success", "draw").all()
-    sampled = [token for _, segment in model.heard for token in segment.tokens.tolist()]
+    sampled = [token for _, segment in model.exchanges for token in segment.tokens.tolist()]
     assert sorted(batch.column("token", "token").tolist()) == sorted(sampled)
-    second = [prompt for prompt, _ in model.heard if "<tool_response>" in prompt]
+    second = [prompt for prompt, _ in model.exchanges if "<tool_response>" in prompt]
     assert len(second) == 8
     for prompt in second:
         assert '"calculate"' in prompt.partition("<|im_start|>user")[0], "tools are shown as the template shows them"
@@ -62,7 +72,7 @@ def test_recipes_compute_advantages_of_agent_rollouts(recipe) -> None:
         second = await ask([user(task.question), first, user("sure?")])
         return float(second["content"] == task.payload)
 
-    batch = collected(run, tasks=1, group_size=8, recipe=recipe, says=right_or_wrong)
+    batch = collected(run, tasks=1, group_size=8, recipe=recipe, speaker=right_or_wrong)
     credited = recipe.credit(batch)
     advantages = credited.column("advantage", "token")
     rewards = batch.column("reward", "draw")
@@ -75,9 +85,9 @@ def test_recipes_compute_advantages_of_agent_rollouts(recipe) -> None:
 @shows("anthropic SDK", "in a loop")
 @pytest.mark.parametrize("speak", ["chat", "responses", "messages"])
 def test_real_clients_inside_a_loop(speak) -> None:
-    model = Heard(lambda tokens: f"answer {len(tokens)}")
+    model = RecordingEngine(lambda tokens: f"answer {len(tokens)}")
 
-    async def asked(client, messages):
+    async def answer_of(client, messages):
         if speak == "chat":
             reply = await client.chat.completions.create(model="m", messages=messages)
             return reply.choices[0].message.content
@@ -91,15 +101,15 @@ def test_real_clients_inside_a_loop(speak) -> None:
         async with kind(base_url=url, api_key=api_key) as client:
             messages = [user(task.question)]
             for _ in range(2):
-                said = await asked(client, messages)
-                messages += [{"role": "assistant", "content": said}, user("go on")]
+                answer = await answer_of(client, messages)
+                messages += [{"role": "assistant", "content": answer}, user("go on")]
         return 1.0
 
     batch = collected(run, group_size=1, model=model)
     assert batch.num_draws == 1
-    first, second = model.heard
+    first, second = model.exchanges
     assert second[0].startswith(first[0] + TOKENIZER.decode(first[1].tokens, skip_special_tokens=False))
-    sampled = [token for _, segment in model.heard for token in segment.tokens.tolist()]
+    sampled = [token for _, segment in model.exchanges for token in segment.tokens.tolist()]
     assert batch.column("token", "token").tolist() == sampled
 
 
@@ -118,8 +128,8 @@ def test_the_openai_agents_sdk_inside_a_loop() -> None:
     async def run(task, base_url, api_key):
         async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
             agent = Agent(name="a", tools=[calculate], model=OpenAIChatCompletionsModel("m", client))
-            said = (await Runner.run(agent, task.question)).final_output
-        return float(said == task.payload)
+            answer = (await Runner.run(agent, task.question)).final_output
+        return float(answer == task.payload)
 
     batch = collected(run, tasks=2, group_size=2)
     assert batch.column("reward", "draw").tolist() == [1.0] * 4
@@ -128,7 +138,7 @@ def test_the_openai_agents_sdk_inside_a_loop() -> None:
 
 @shows("an agent that compacts (openai SDK)", "in a loop")
 def test_a_compacted_history_is_trained_as_a_separate_sequence() -> None:
-    model = Heard(["a long story", "the end"] * 2)
+    model = RecordingEngine(["a long story", "the end"] * 2)
 
     async def run(_, base_url, api_key):
         ask = Client(base_url, api_key)
@@ -139,10 +149,10 @@ def test_a_compacted_history_is_trained_as_a_separate_sequence() -> None:
 
     batch = collected(run, group_size=2, model=model)
     assert batch.num_draws == 2, "a history that was summed up goes on in the same lane"
-    prompts = [prompt for prompt, _ in model.heard if "so far" in prompt]
+    prompts = [prompt for prompt, _ in model.exchanges if "so far" in prompt]
     assert len(prompts) == 2
     assert not any("a long story" in prompt for prompt in prompts)
-    assert batch.column("token", "token").size == sum(len(segment.tokens) for _, segment in model.heard)
+    assert batch.column("token", "token").size == sum(len(segment.tokens) for _, segment in model.exchanges)
     contexts = batch.plan(range(2), max_tokens=10_000)[0]
     assert len(contexts.cu_seqlens) - 1 == 4, "each context trains as a sequence of its own"
 
@@ -159,8 +169,8 @@ def test_sub_agents_are_lanes_that_do_not_discount_each_other() -> None:
             messages += [await ask(messages), user("more")]
             return (await ask(messages))["content"]
 
-        found = await asyncio.gather(sub(1), sub(2))
-        await ask([*main, plan, user(" ".join(found))])
+        answers = await asyncio.gather(sub(1), sub(2))
+        await ask([*main, plan, user(" ".join(answers))])
         return 0.5
 
     batch = collected(run, tasks=1, group_size=2, recipe=recipes.GIGPO)
@@ -177,7 +187,7 @@ def test_sub_agents_are_lanes_that_do_not_discount_each_other() -> None:
 
 
 def test_a_resumed_conversation_continues_from_its_own_tokens() -> None:
-    model = Heard(lambda tokens: f"said {len(tokens)}")
+    model = RecordingEngine(lambda tokens: f"said {len(tokens)}")
 
     async def run(_, base_url, api_key):
         ask = Client(base_url, api_key)
@@ -189,34 +199,34 @@ def test_a_resumed_conversation_continues_from_its_own_tokens() -> None:
 
     batch = collected(run, group_size=1, model=model)
     assert batch.num_draws == 2
-    first, _, third = model.heard
+    first, _, third = model.exchanges
     assert third[0].startswith(first[0])
     assert TOKENIZER.decode(first[1].tokens) in third[0]
 
 
 @shows("openai SDK, Completions", "in a loop")
 def test_a_prompt_that_is_completed_is_a_lane_of_one_turn() -> None:
-    model = Heard(lambda request: f"seven and {request.seed % 1000}")
-    told = []
+    model = RecordingEngine(lambda request: f"seven and {request.seed % 1000}")
+    texts = []
     ids = TOKENIZER("six times seven is", add_special_tokens=False)["input_ids"]
 
     async def run(task, base_url, api_key):
         async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
-            one = await client.completions.create(model="m", prompt="two times seven is", n=2)
-            told.extend(choice.text for choice in one.choices)
+            completion = await client.completions.create(model="m", prompt="two times seven is", n=2)
+            texts.extend(choice.text for choice in completion.choices)
             stream = await client.completions.create(model="m", prompt=ids, max_tokens=2, stream=True)
-            told.append("".join([part.choices[0].text async for part in stream]))
+            texts.append("".join([part.choices[0].text async for part in stream]))
             chat = await client.chat.completions.create(model="m", messages=[user(task.question)])
-            told.append(chat.choices[0].message.content)
+            texts.append(chat.choices[0].message.content)
         return 1.0
 
     batch = collected(run, group_size=1, model=model)
-    prompts, segments = zip(*model.heard, strict=True)
+    prompts, segments = zip(*model.exchanges, strict=True)
     assert prompts[:3] == ("two times seven is", "two times seven is", "six times seven is"), "no template"
     assert prompts[3].startswith("<|im_start|>")
     assert [segment.finish_reason for segment in segments] == ["stop", "stop", "length", "stop"]
-    assert told == [TOKENIZER.decode(segment.tokens, skip_special_tokens=True) for segment in segments]
-    assert len(set(told)) == 4
+    assert texts == [TOKENIZER.decode(segment.tokens, skip_special_tokens=True) for segment in segments]
+    assert len(set(texts)) == 4
     assert batch.num_draws == 4
     assert batch.column("reward", "draw").tolist() == [1.0] * 4
     assert pl.DataFrame(batch.steps).group_by("trajectory_id").len()["len"].to_list() == [1] * 4
@@ -226,12 +236,12 @@ def test_a_prompt_that_is_completed_is_a_lane_of_one_turn() -> None:
 
 
 def test_ids_need_a_tokenizer() -> None:
-    found = []
+    replies = []
 
     async def run(_, base_url, api_key):
         async with httpx.AsyncClient(timeout=60, headers={"Authorization": f"Bearer {api_key}"}) as client:
-            found.append(await client.post(f"{base_url}/completions", json={"prompt": [1, 2]}))
-            found.append(await client.post(f"{base_url}/completions", json={"prompt": "a text"}))
+            replies.append(await client.post(f"{base_url}/completions", json={"prompt": [1, 2]}))
+            replies.append(await client.post(f"{base_url}/completions", json={"prompt": "a text"}))
         return 1.0
 
     world = env.Agents(run, TASKS)
@@ -239,8 +249,8 @@ def test_ids_need_a_tokenizer() -> None:
     assert collect(tasks=1, group_size=1).num_draws == 1
     collect.close()
     world.close()
-    assert [reply.status_code for reply in found] == [400, 200]
-    assert "env.Agents(tokenizer=...)" in found[0].json()["error"]["message"]
+    assert [reply.status_code for reply in replies] == [400, 200]
+    assert "env.Agents(tokenizer=...)" in replies[0].json()["error"]["message"]
 
 
 def test_programs_that_break_down_fail_and_harm_no_other() -> None:
@@ -264,10 +274,10 @@ def test_programs_that_break_down_fail_and_harm_no_other() -> None:
 
     with pytest.warns(RuntimeWarning, match="failed 3 times"):
         batch = collected(run, tasks=4, group_size=1, call_seconds=2.0)
-    found = dict(pl.DataFrame(batch.trajectories).select("task_id", "status").iter_rows())
-    named = {task: STATUS[status] for task, status in found.items()}
+    status_codes = dict(pl.DataFrame(batch.trajectories).select("task_id", "status").iter_rows())
+    status_names = {task: STATUS[status] for task, status in status_codes.items()}
     # A program without requests has no tokens to store.
-    assert named == {"3*7": "failed", "4*7": "failed", "5*7": "finished"}
+    assert status_names == {"3*7": "failed", "4*7": "failed", "5*7": "finished"}
     # On a busy machine others may fail too, and are retried.
     assert min(tries["2*7"], tries["3*7"], tries["4*7"]) >= 3, "a program that breaks down is run twice more"
     assert batch.num_draws == 1
@@ -279,24 +289,24 @@ def test_programs_that_break_down_fail_and_harm_no_other() -> None:
 @pytest.mark.parametrize("raised", [SystemExit("enough"), asyncio.CancelledError()], ids=["exit", "cancelled"])
 @pytest.mark.parametrize("blocks", [False, True])
 def test_an_agent_that_exits_fails_its_trajectory_after_three_attempts(raised, blocks) -> None:
-    asked = []
+    attempts = []
 
     async def run(task, base_url, api_key):
-        asked.append(await Client(base_url, api_key)([user(task.question)]))
+        attempts.append(await Client(base_url, api_key)([user(task.question)]))
         raise raised
 
     def plain(task, base_url, api_key):
         asyncio.run(Client(base_url, api_key)([user(task.question)]))
-        asked.append(task)
+        attempts.append(task)
         raise raised
 
     with (
         pytest.warns(RuntimeWarning, match="iteration 0 has no draws, .* 1 trajectories failed"),
-        pytest.warns(RuntimeWarning, match=f"the agent ended by {type(raised).__name__}"),
+        pytest.warns(RuntimeWarning, match=f"run raised {type(raised).__name__}"),
     ):
         batch = collected(plain if blocks else run, group_size=1)
     assert statuses(batch) == ["failed"]
-    assert len(asked) == 3
+    assert len(attempts) == 3
 
 
 @pytest.mark.parametrize("runs", ["a coroutine", "a thread"])
@@ -306,22 +316,24 @@ def test_an_agent_that_sends_no_request_is_reported_with_its_task(runs) -> None:
 
     task = env.Task("silent", "?", "sums", None)
     world = env.Agents(coroutine if runs == "a coroutine" else lambda *_: 1.0, [task])
-    with pytest.raises(AgentRLError, match="run of task 'silent' ended without asking the model anything; let it call"):
+    with pytest.raises(AgentRLError, match="run of task 'silent' ended without a request to the model; call"):
         asyncio.run(world.reset(task, 0))
     world.close()
 
 
 def test_a_request_after_the_end_of_an_episode_is_rejected() -> None:
-    heard, asked = [], threading.Event()
+    outcomes, episode_ended = [], threading.Event()
 
     def later(base_url, api_key):
-        asked.wait(60)
+        episode_ended.wait(60)
         body = {"messages": [user("still there?")]}
         headers = {"Authorization": f"Bearer {api_key}"}
         try:
-            heard.append(httpx.post(f"{base_url}/chat/completions", json=body, headers=headers, timeout=60).status_code)
+            outcomes.append(
+                httpx.post(f"{base_url}/chat/completions", json=body, headers=headers, timeout=60).status_code
+            )
         except httpx.HTTPError as error:
-            heard.append(error)
+            outcomes.append(error)
 
     threads = []
 
@@ -333,12 +345,12 @@ def test_a_request_after_the_end_of_an_episode_is_rejected() -> None:
 
     collect, world = collector(run)
     batch = collect(tasks=1, group_size=1)
-    asked.set()
+    episode_ended.set()
     for thread in threads:
         thread.join()
     collect.close()
     world.close()
-    assert heard == [404]
+    assert outcomes == [404]
     assert statuses(batch) == ["finished"]
 
 
@@ -349,24 +361,24 @@ def test_a_plain_function_may_block() -> None:
         reply = httpx.post(f"{base_url}/chat/completions", json=body, headers=headers, timeout=60).json()
         return float(reply["choices"][0]["message"]["content"] == task.payload)
 
-    batch = collected(run, tasks=2, group_size=8, says=right_or_wrong)
+    batch = collected(run, tasks=2, group_size=8, speaker=right_or_wrong)
     assert 0 < batch.column("reward", "draw").sum() < 16
 
 
 def test_a_retried_request_is_generated_once() -> None:
-    model = Heard(["one", "two"])
-    told = []
+    model = RecordingEngine(["one", "two"])
+    answers = []
 
     async def run(task, base_url, api_key):
         ask = Client(base_url, api_key)
-        told.append((await ask([user(task.question)]))["content"])
-        told.append((await ask([user(task.question)], headers={"x-stainless-retry-count": "1"}))["content"])
+        answers.append((await ask([user(task.question)]))["content"])
+        answers.append((await ask([user(task.question)], headers={"x-stainless-retry-count": "1"}))["content"])
         return 1.0
 
     batch = collected(run, group_size=1, model=model)
-    assert told == ["one", "one"]
-    assert len(model.heard) == 1
-    assert batch.column("token", "token").size == len(model.heard[0][1].tokens)
+    assert answers == ["one", "one"]
+    assert len(model.exchanges) == 1
+    assert batch.column("token", "token").size == len(model.exchanges[0][1].tokens)
 
 
 @pytest.mark.parametrize(
@@ -381,25 +393,25 @@ def test_a_retried_request_is_generated_once() -> None:
     ids=["no answer", "no number", "no text", "an image", "another key"],
 )
 def test_unsupported_requests_get_an_http_error_with_a_message(request_body, headers, status) -> None:
-    found = []
+    replies = []
 
     async def run(_, base_url, api_key):
-        own = {"Authorization": f"Bearer {api_key}"}
+        authorization = {"Authorization": f"Bearer {api_key}"}
         async with httpx.AsyncClient(timeout=60) as client:
             url = f"{base_url}/chat/completions"
-            found.append(await client.post(url, json=request_body, headers=own | headers))
-            assert (await client.get(f"{base_url}/models", headers=own)).json()["data"][0]["id"] == "policy"
+            replies.append(await client.post(url, json=request_body, headers=authorization | headers))
+            assert (await client.get(f"{base_url}/models", headers=authorization)).json()["data"][0]["id"] == "policy"
             for wrong in ({"prompt": ["a", "b"]}, {"prompt": [0, 10**6]}, {"prompt": "a", "n": 0}, {"echo": True}):
-                refused = await client.post(f"{base_url}/completions", json=wrong, headers=own)
+                refused = await client.post(f"{base_url}/completions", json=wrong, headers=authorization)
                 assert refused.status_code == 400, refused.text
             raw = {"messages": [{"role": "prompt", "content": "a"}]}
-            assert (await client.post(url, json=raw, headers=own)).status_code == 400
+            assert (await client.post(url, json=raw, headers=authorization)).status_code == 400
         await Client(base_url, api_key)([user("a")])
         return 1.0
 
     collected(run, group_size=1)
-    assert found[0].status_code == status
-    assert found[0].json()["error"]["message"]
+    assert replies[0].status_code == status
+    assert replies[0].json()["error"]["message"]
 
 
 def test_an_agent_that_does_not_return_a_number_is_reported() -> None:
@@ -407,7 +419,7 @@ def test_an_agent_that_does_not_return_a_number_is_reported() -> None:
         await Client(base_url, api_key)([user(task.question)])
 
     collect, world = collector(run)
-    refused = pytest.warns(AgentRLWarning, match=r"run gave None for task .*; return the reward, a number")
+    refused = pytest.warns(AgentRLWarning, match=r"run returned None for task .*; return the reward, a number")
     with refused, pytest.warns(AgentRLWarning, match="has no draws"):
         collect(tasks=1, group_size=1)
     collect.close()
@@ -436,16 +448,16 @@ def test_bad_arguments_are_refused() -> None:
 
 
 def test_a_kill_in_the_middle_loses_and_doubles_nothing(tmp_path) -> None:
-    def ran(folder, answers, *order):
+    def exit_code(folder, answers, *order):
         command = [sys.executable, str(SUPPORT / "loop_agents.py"), str(folder), str(answers), *order]
         return subprocess.run(command, cwd=SUPPORT, check=False).returncode
 
     # Eight episodes have two requests, and eight with helpers have six, some of them concurrent.
-    said = 8 * 2 + 8 * 6
-    assert ran(tmp_path / "killed", 29, "ann", "ben") == 9
-    left = said - 29
-    assert ran(tmp_path / "killed", left + 1, "ben", "ann") == 0, "what was answered before is not sampled again"
-    assert ran(tmp_path / "whole", 1000, "ann", "ben") == 0
+    request_count = 8 * 2 + 8 * 6
+    assert exit_code(tmp_path / "killed", 29, "ann", "ben") == 9
+    rest = request_count - 29
+    assert exit_code(tmp_path / "killed", rest + 1, "ben", "ann") == 0, "what was answered before is not sampled again"
+    assert exit_code(tmp_path / "whole", 1000, "ann", "ben") == 0
     tables = []
     for name in ("killed", "whole"):
         with Store.open(tmp_path / name) as store:

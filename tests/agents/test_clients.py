@@ -65,21 +65,21 @@ def test_openai_chat(scripted, opened, stream) -> None:
     messages = [{"role": "user", "content": "6*7?"}]
     message = ask(messages)
     assert message.content == "let me see"
-    [asked] = message.tool_calls
-    assert json.loads(asked.function.arguments) == {"sum": "6*7"}
+    [tool_call] = message.tool_calls
+    assert json.loads(tool_call.function.arguments) == {"sum": "6*7"}
     messages += [
         {
             "role": "assistant",
             "content": message.content,
             "tool_calls": [
                 {
-                    "id": asked.id,
+                    "id": tool_call.id,
                     "type": "function",
-                    "function": asked.function.model_dump(include={"name", "arguments"}),
+                    "function": tool_call.function.model_dump(include={"name", "arguments"}),
                 }
             ],
         },
-        {"role": "tool", "tool_call_id": asked.id, "content": "42"},
+        {"role": "tool", "tool_call_id": tool_call.id, "content": "42"},
     ]
     assert ask(messages).content == "it is 42"
     check_two_turns(served)
@@ -104,8 +104,8 @@ def test_openai_responses(scripted, opened, stream, named) -> None:
     question = [{"role": "user", "content": "6*7?"}]
     first = ask(question)
     assert first.output_text == "let me see"
-    [asked] = [item for item in first.output if item.type == "function_call"]
-    result = {"type": "function_call_output", "call_id": asked.call_id, "output": "42"}
+    [tool_call] = [item for item in first.output if item.type == "function_call"]
+    result = {"type": "function_call_output", "call_id": tool_call.call_id, "output": "42"}
     if named:
         second = ask([result], previous_response_id=first.id)
     else:
@@ -123,10 +123,10 @@ def test_anthropic_messages(scripted, opened, stream) -> None:
     tools = [{"name": function["name"], "description": "", "input_schema": function["parameters"]}]
 
     def ask(messages):
-        given = {"model": "m", "max_tokens": 200, "messages": messages, "tools": tools, "system": "be brief"}
+        options = {"model": "m", "max_tokens": 200, "messages": messages, "tools": tools, "system": "be brief"}
         if not stream:
-            return client.messages.create(**given)
-        with client.messages.stream(**given) as events:
+            return client.messages.create(**options)
+        with client.messages.stream(**options) as events:
             for _ in events:
                 pass
             return events.get_final_message()
@@ -168,9 +168,9 @@ def test_a_request_retried_after_a_client_timeout_is_recorded_once(scripted, ope
     with pytest.raises(openai.APITimeoutError):
         impatient.chat.completions.create(model="m", messages=messages)
     patient = opened(openai.OpenAI(base_url=f"{url}/s/s/v1", api_key=KEY))
-    told = patient.chat.completions.create(model="m", messages=messages).choices[0].message.content
+    answer = patient.chat.completions.create(model="m", messages=messages).choices[0].message.content
     [turn] = served._recorder.sessions["s"].turns
-    assert told == turn.message["content"]
+    assert answer == turn.message["content"]
 
 
 def test_the_keys_and_errors_of_clients(scripted, opened) -> None:
@@ -179,15 +179,17 @@ def test_the_keys_and_errors_of_clients(scripted, opened) -> None:
     guess = opened(openai.OpenAI(base_url=f"{url}/v1", api_key="guess", max_retries=0))
     with pytest.raises(openai.AuthenticationError):
         guess.chat.completions.create(model="m", messages=[])
-    ours = opened(openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0))
+    openai_client = opened(openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0))
     with pytest.raises(openai.BadRequestError, match=r"messages is \[\]; give a list that is not empty"):
-        ours.chat.completions.create(model="m", messages=[])
+        openai_client.chat.completions.create(model="m", messages=[])
     assert (
-        ours.chat.completions.create(model="m", messages=[{"role": "user", "content": "?"}]).choices[0].message.content
+        openai_client.chat.completions.create(model="m", messages=[{"role": "user", "content": "?"}])
+        .choices[0]
+        .message.content
     )
-    theirs = opened(anthropic.Anthropic(base_url=url, api_key="guess", max_retries=0))
+    anthropic_client = opened(anthropic.Anthropic(base_url=url, api_key="guess", max_retries=0))
     with pytest.raises(anthropic.AuthenticationError):
-        theirs.messages.create(model="m", max_tokens=1, messages=[{"role": "user", "content": "?"}])
+        anthropic_client.messages.create(model="m", max_tokens=1, messages=[{"role": "user", "content": "?"}])
 
 
 @shows("sub-agents (openai SDK)", "answers", "in parallel", "history")

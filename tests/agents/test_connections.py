@@ -36,17 +36,17 @@ def dial(url):
     return socket.create_connection((place.hostname, place.port), timeout=HANG)
 
 
-def rest(talk):
+def rest(connection):
     """Return all data until the other side closes."""
     parts = []
-    while part := talk.recv(1 << 16):
+    while part := connection.recv(1 << 16):
         parts.append(part)
     return b"".join(parts)
 
 
-def reply_of(talk):
+def reply_of(connection):
     """Return the reply to one request."""
-    file = talk.makefile("rb")
+    file = connection.makefile("rb")
     head = b""
     while not head.endswith(b"\r\n\r\n"):
         head += file.readline()
@@ -64,38 +64,38 @@ def impatient(monkeypatch):
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("sent", [b"", b"POST /s/a/v1", HEAD], ids=["nothing", "a line", "a head"])
 def test_a_connection_whose_head_is_not_whole_in_time_is_closed(url, sent) -> None:
-    with dial(url) as talk:
-        talk.sendall(sent)
-        assert rest(talk) == b""
+    with dial(url) as connection:
+        connection.sendall(sent)
+        assert rest(connection) == b""
 
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("head", [b"Content-Length: 1000\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"])
 def test_a_body_that_stops_is_answered_with_408_and_closed(url, head) -> None:
-    with dial(url) as talk:
-        talk.sendall(HEAD + head)
-        reply = rest(talk)
+    with dial(url) as connection:
+        connection.sendall(HEAD + head)
+        reply = rest(connection)
     assert reply.startswith(b"HTTP/1.1 408 ")
-    assert b"the body is not whole after 1 bytes" in reply
+    assert b"the body is incomplete after 1 bytes" in reply
 
 
 def test_a_body_that_drips_has_to_end(monkeypatch, url) -> None:
     monkeypatch.setattr(doors, "BODY_SECONDS", 0.3)
-    with dial(url) as talk:
-        talk.sendall(HEAD + b"Content-Length: 100000000\r\n\r\n")
+    with dial(url) as connection:
+        connection.sendall(HEAD + b"Content-Length: 100000000\r\n\r\n")
         stop = threading.Event()
 
         def drip():
             while not stop.wait(0.01):
                 try:
-                    talk.sendall(b" ")
+                    connection.sendall(b" ")
                 except OSError:
                     return
 
         thread = threading.Thread(target=drip)
         thread.start()
         try:
-            assert talk.recv(12) == b"HTTP/1.1 408"
+            assert connection.recv(12) == b"HTTP/1.1 408"
         finally:
             stop.set()
             thread.join()
@@ -109,34 +109,34 @@ def test_a_connection_with_a_pending_response_is_not_closed(monkeypatch) -> None
     served = endpoint(lambda _: "yes")
     generated = served.upstream._generated
 
-    async def later(*given, **options):
+    async def later(*arguments, **options):
         assert await asyncio.to_thread(closed.wait, HANG)
-        return await generated(*given, **options)
+        return await generated(*arguments, **options)
 
     monkeypatch.setattr(served.upstream, "_generated", later)
     with served.running() as url, dial(url) as asks, dial(url) as idle:
         asks.sendall(WHOLE)
-        waits = threading.Thread(target=lambda: (rest(idle), closed.set()))
-        waits.start()
+        waiter = threading.Thread(target=lambda: (rest(idle), closed.set()))
+        waiter.start()
         assert b'"content":"yes"' in reply_of(asks)
-        waits.join()
+        waiter.join()
 
 
 def test_a_kept_alive_connection_with_an_incomplete_request_is_closed(monkeypatch, url) -> None:
-    with dial(url) as talk:
+    with dial(url) as connection:
         for _ in range(2):
-            talk.sendall(WHOLE)
-            assert b'"content":"yes"' in reply_of(talk)
+            connection.sendall(WHOLE)
+            assert b'"content":"yes"' in reply_of(connection)
         monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
-        talk.sendall(WHOLE[:40])
-        assert rest(talk) == b""
+        connection.sendall(WHOLE[:40])
+        assert rest(connection) == b""
 
 
 def test_an_idle_connection_is_closed(monkeypatch) -> None:
     monkeypatch.setitem(connections.OPTIONS, "timeout_keep_alive", 0.2)
-    with endpoint(lambda _: "yes").running() as served, dial(served) as talk:
-        talk.sendall(WHOLE)
-        assert b'"content":"yes"' in rest(talk)
+    with endpoint(lambda _: "yes").running() as served, dial(served) as connection:
+        connection.sendall(WHOLE)
+        assert b'"content":"yes"' in rest(connection)
 
 
 def test_connections_have_a_number(monkeypatch) -> None:
@@ -144,9 +144,9 @@ def test_connections_have_a_number(monkeypatch) -> None:
     monkeypatch.setattr(connections, "HEAD_SECONDS", HANG)
     with endpoint(lambda _: "yes").running() as served, ExitStack() as stack:
         for _ in range(3):
-            talk = stack.enter_context(dial(served))
-            talk.sendall(WHOLE)
-            assert b" 200 OK" in reply_of(talk)
+            connection = stack.enter_context(dial(served))
+            connection.sendall(WHOLE)
+            assert b" 200 OK" in reply_of(connection)
         with dial(served) as more:
             assert rest(more).startswith(b"HTTP/1.1 503 ")
         stack.close()
@@ -170,10 +170,10 @@ def test_a_process_with_few_files_takes_few_connections(monkeypatch) -> None:
     ids=["long", "many and long", "many"],
 )
 def test_headers_have_a_limit(url, headers) -> None:
-    with dial(url) as talk:
+    with dial(url) as connection:
         try:
-            talk.sendall(HEAD + headers + b"Content-Length: 2\r\n\r\n{}")
-            reply = rest(talk) if len(headers) > 100_000 else reply_of(talk)
+            connection.sendall(HEAD + headers + b"Content-Length: 2\r\n\r\n{}")
+            reply = rest(connection) if len(headers) > 100_000 else reply_of(connection)
         except ConnectionError:
             reply = b""  # it was rejected while it was being sent
     assert reply == b"" or reply.split()[1] in (b"400", b"431")
@@ -201,15 +201,15 @@ def test_a_web_page_cannot_talk_to_an_endpoint_without_a_key(headers) -> None:
     served = endpoint(lambda _: "yes")
     served.open("a")
     with served.running() as url, httpx.Client(base_url=url) as page:
-        found = [
+        replies = [
             page.post(path, content=BODY, headers={"Content-Type": "application/json"} | headers)
             for path in ("/sessions/a/close", "/iterations", "/weights", "/sessions", "/s/a/v1/chat/completions")
         ]
-        found.append(page.post("/s/a/v1/messages", content=BODY, headers=headers))
-        found += [page.get(path, headers=headers) for path in ("/sessions/a/traces", "/health", "/v1/models")]
-    assert {reply.status_code for reply in found} <= {403, 415}
-    assert all(reply.json()["error"]["message"] for reply in found)
-    assert found[5].json()["type"] == "error", "in the dialect of Anthropic"
+        replies.append(page.post("/s/a/v1/messages", content=BODY, headers=headers))
+        replies += [page.get(path, headers=headers) for path in ("/sessions/a/traces", "/health", "/v1/models")]
+    assert {reply.status_code for reply in replies} <= {403, 415}
+    assert all(reply.json()["error"]["message"] for reply in replies)
+    assert replies[5].json()["type"] == "error", "in the dialect of Anthropic"
     assert served._recorder.sessions["a"].closed is None
     assert served._recorder.sessions["a"].turns == []
 
@@ -219,8 +219,8 @@ def test_programs_of_this_machine_can(name) -> None:
     with endpoint(lambda _: "yes").running() as url:
         port = urlsplit(url).port
         for headers in ({}, {"Origin": f"http://{name}:{port}"}, {"Content-Type": "application/json; charset=utf-8"}):
-            asked = {"Host": f"{name}:{port}"} | headers
-            assert httpx.post(f"{url}/s/a/v1/chat/completions", content=BODY, headers=asked).status_code == 200
+            all_headers = {"Host": f"{name}:{port}"} | headers
+            assert httpx.post(f"{url}/s/a/v1/chat/completions", content=BODY, headers=all_headers).status_code == 200
 
 
 def test_with_a_key_no_page_has_to_be_looked_for() -> None:
@@ -237,15 +237,15 @@ def test_inside_a_loop_connections_have_the_same_limits() -> None:
     loopback = InProcessEndpoint(None)
     try:
         _, url, _, _ = loopback.open(lambda _: None)
-        with dial(url) as talk:
-            talk.sendall(HEAD)
-            assert rest(talk) == b""
+        with dial(url) as connection:
+            connection.sendall(HEAD)
+            assert rest(connection) == b""
     finally:
         loopback.close()
 
 
 def test_a_client_that_hangs_up_in_its_body_leaves_no_session(url, capfd) -> None:
-    with dial(url) as talk:
-        talk.sendall(HEAD + b"Content-Length: 1000\r\n\r\n{")
+    with dial(url) as connection:
+        connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n{")
     assert httpx.get(f"{url}/health").json()["sessions"] == 0
     assert "Traceback" not in capfd.readouterr().err

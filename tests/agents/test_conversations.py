@@ -166,8 +166,8 @@ def test_lanes_survive_a_kill(tmp_path) -> None:
                 await ask(agent, [system("you help 2"), user("start afresh")])
 
         asyncio.run(more())
-        [*known, last] = lanes_of(again)
-    assert known == before
+        [*resumed, last] = lanes_of(again)
+    assert resumed == before
     assert last == [turn.lane for turn in again._recorder.sessions["one"].turns if turn.opening][-1]
 
 
@@ -176,12 +176,12 @@ def test_conversations_that_share_nothing_are_lanes_in_the_order_in_which_they_b
     lanes, chains, expected = SessionConversations(), {}, {}
     for number, (agent, rewrites) in enumerate(turns):
         expected.setdefault(agent, len(expected))
-        known = chains.get(agent)
-        goes_on = known is not None and not rewrites
-        chain = [*known, f"{agent} asks {number}"] if goes_on else [f"agent {agent}", f"{agent} asks {number}"]
+        previous = chains.get(agent)
+        goes_on = previous is not None and not rewrites
+        chain = [*previous, f"{agent} asks {number}"] if goes_on else [f"agent {agent}", f"{agent} asks {number}"]
         place = lanes.begin(chain)
         assert place.conversation == expected[agent]
-        assert place.is_new == (known is None)
-        assert place.last_answer == (len(known) - 1 if goes_on else None)
+        assert place.is_new == (previous is None)
+        assert place.last_answer == (len(previous) - 1 if goes_on else None)
         chains[agent] = [*chain, f"answer {number}"]
         lanes.end(place.conversation, chains[agent][-1])

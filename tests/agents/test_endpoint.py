@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 from templates import QWEN3
-from tool_agents import CALCULATOR, call, client, endpoint, told
+from tool_agents import CALCULATOR, call, client, decoded, endpoint
 
 from agentrl_core import Store, recipes
 from agentrl_core.agents.history_digest import digests
@@ -79,7 +79,7 @@ def test_a_prompt_is_the_previous_prompt_and_output_plus_the_new_messages() -> N
     for turn in range(1, 5):
         before = prompts[turn - 1] + recorded.turns[turn - 1].output.tolist()
         assert prompts[turn][: len(before)] == before
-        assert told(served, prompts[turn][len(before) :]) == (
+        assert decoded(served, prompts[turn][len(before) :]) == (
             f"\n<|im_start|>user\n<tool_response>\nresult {turn - 1}\n</tool_response><|im_end|>\n"
             "<|im_start|>assistant\n"
         )
@@ -117,7 +117,7 @@ def test_reasoning_that_a_client_drops_stays_in_the_context() -> None:
             await say(agent, [ASK, {"role": "assistant", "content": " 42\n"}, {"role": "user", "content": "sure?"}])
 
     run(work())
-    assert "six sevens" in told(served, served.upstream.prompts[1])
+    assert "six sevens" in decoded(served, served.upstream.prompts[1])
     assert session_of(served).turns[1].origin == 0
 
 
@@ -132,7 +132,7 @@ def test_an_edited_answer_is_a_branch_and_never_the_sampled_one() -> None:
             await say(agent, [ASK, {"role": "assistant", "content": "43"}, more])
 
     run(work())
-    prompts = [told(served, prompt) for prompt in served.upstream.prompts]
+    prompts = [decoded(served, prompt) for prompt in served.upstream.prompts]
     assert "42<|im_end|>" in prompts[1]
     assert "43<|im_end|>" in prompts[2]
     assert "42<|im_end|>" not in prompts[2]
@@ -187,7 +187,7 @@ def test_a_truncated_answer_is_closed_before_the_next_message() -> None:
             await say(agent, [ASK, first["message"], {"role": "user", "content": "go on"}])
 
     run(work())
-    assert told(served, served.upstream.prompts[1]).endswith(
+    assert decoded(served, served.upstream.prompts[1]).endswith(
         "assistant\na lo<|im_end|>\n<|im_start|>user\ngo on<|im_end|>\n<|im_start|>assistant\n"
     )
     assert session_of(served).turns[1].origin == 0
@@ -362,7 +362,7 @@ def test_an_equal_request_that_was_sampled_twice_is_answered_with_the_last() -> 
 
 
 def test_digests_ignore_reformatting_by_clients_but_not_edits() -> None:
-    asked = [{"role": "user", "content": "hi"}]
+    prompt = [{"role": "user", "content": "hi"}]
     first = {
         "role": "assistant",
         "content": None,
@@ -376,14 +376,14 @@ def test_digests_ignore_reformatting_by_clients_but_not_edits() -> None:
     }
     result = {"role": "tool", "tool_call_id": "a", "content": "3"}
     other = {"role": "tool", "tool_call_id": "z", "content": [{"type": "text", "text": "3"}]}
-    assert digests([*asked, first, result], None) == digests([*asked, same, other], None)
+    assert digests([*prompt, first, result], None) == digests([*prompt, same, other], None)
     for edit in (
         same | {"content": "well"},
         same | {"tool_calls": []},
         same | {"tool_calls": [{"id": "z", "function": {"name": "f", "arguments": '{"a":2,"b":2}'}}]},
     ):
-        assert digests([*asked, edit], None)[-1] != digests([*asked, first], None)[-1]
-    assert digests(asked, [1]) != digests(asked, [2]), "other tools are another prompt"
+        assert digests([*prompt, edit], None)[-1] != digests([*prompt, first], None)[-1]
+    assert digests(prompt, [1]) != digests(prompt, [2]), "other tools are another prompt"
 
 
 def test_an_endpoint_refuses_bad_names() -> None:
@@ -484,9 +484,9 @@ def test_other_trainers_read_the_turns_in_their_shapes(shape) -> None:
             arrow = await agent.get("/sessions/one/traces", params={"shape": "arrow"})
             return (await agent.get("/sessions/one/traces", params={"shape": shape})).json(), arrow.content
 
-    told_, arrow = run(work())
-    [key] = [name for name in ("entries", "traces", "events") if name in told_]
-    turns = [entry for entry in told_[key] if "completion_token_ids" in entry]
+    exported, arrow = run(work())
+    [key] = [name for name in ("entries", "traces", "events") if name in exported]
+    turns = [entry for entry in exported[key] if "completion_token_ids" in entry]
     recorded = session_of(served)
     assert [turn["completion_token_ids"] for turn in turns] == [turn.output.tolist() for turn in recorded.turns]
     frame = pl.read_ipc_stream(io.BytesIO(arrow))

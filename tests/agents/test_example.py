@@ -15,10 +15,10 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "langgraph_calculator.py"
 @pytest.mark.filterwarnings("ignore")  # of the framework
 def test_the_example_runs(capsys) -> None:
     example = runpy.run_path(str(EXAMPLE))
-    found = example["learned"](0, iterations=1, rollouts=16, steps=40, held_out=3)
-    assert len(found["success"]) == 1
+    result = example["learned"](0, iterations=1, rollouts=16, steps=40, held_out=3)
+    assert len(result["success"]) == 1
     for which in ("before", "after"):
-        success, low, high = found[which]
+        success, low, high = result[which]
         assert 0.0 <= low <= success <= high <= 1.0
     assert "seed 0 iteration 0 success" in capsys.readouterr().out
 
@@ -36,10 +36,10 @@ def test_the_small_model_calls_as_it_was_shown(text, message) -> None:
 
     example = runpy.run_path(str(EXAMPLE))
     tokenizer = example["taught"](warm_start.build(env.ReasoningGym(["lcm"]), seed=0)[1])
-    said = parse_message(tokenizer, text, "<assistant>")
+    parsed = parse_message(tokenizer, text, "<assistant>")
     if message is None:
-        assert said == {"content": text}
+        assert parsed == {"content": text}
     else:
-        assert said["tool_calls"][0]["function"] == message
-    told = tokenizer.apply_chat_template([{"role": "tool", "content": "88"}], tokenize=False)
-    assert told == "<result>88</result>"
+        assert parsed["tool_calls"][0]["function"] == message
+    rendered = tokenizer.apply_chat_template([{"role": "tool", "content": "88"}], tokenize=False)
+    assert rendered == "<result>88</result>"

@@ -135,12 +135,12 @@ def test_mini_swe_agent(served_url, tmp_path, monkeypatch) -> None:
     from minisweagent.environments.local import LocalEnvironment
     from minisweagent.models.litellm_model import LitellmModel
 
-    done = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo 42"
+    last_command = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo 42"
 
     def bash(command):
         return f"<tool_call>\n{json.dumps({'name': 'bash', 'arguments': {'command': command}})}\n</tool_call>"
 
-    served, url = served_url([f"look {bash('echo 6 times 7')}", f"done {bash(done)}"])
+    served, url = served_url([f"look {bash('echo 6 times 7')}", f"done {bash(last_command)}"])
     model = LitellmModel(
         model_name="openai/m", model_kwargs={"api_base": f"{url}/s/s/v1", "api_key": KEY}, cost_tracking="ignore_errors"
     )

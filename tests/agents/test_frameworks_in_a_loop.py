@@ -7,7 +7,7 @@ import json
 
 import polars as pl
 import pytest
-from loop_agents import TOKENIZER, Heard, collected
+from loop_agents import TOKENIZER, RecordingEngine, collected
 from matrix import shows
 from tool_agents import call
 
@@ -29,7 +29,7 @@ def check(batch, model, turns):
     """Check that two episodes reached their ends, with every token sampled for them stored once."""
     assert batch.column("reward", "draw").tolist() == [1.0, 1.0]
     assert len(pl.DataFrame(batch.steps)) == 2 * turns
-    sampled = [token for _, segment in model.heard for token in segment.tokens.tolist()]
+    sampled = [token for _, segment in model.exchanges for token in segment.tokens.tolist()]
     assert sorted(batch.column("token", "token").tolist()) == sorted(sampled)
 
 
@@ -37,7 +37,7 @@ def check(batch, model, turns):
 def test_smolagents() -> None:
     from smolagents import OpenAIServerModel, ToolCallingAgent, tool
 
-    def says(tokens):
+    def reply(tokens):
         text = TOKENIZER.decode(tokens, skip_special_tokens=False)
         return tool_call("final_answer", answer="14") if "the sum is 14" in text else call(sum="2*7")
 
@@ -55,10 +55,10 @@ def test_smolagents() -> None:
         agent = ToolCallingAgent(tools=[calculate], model=model, verbosity_level=0, max_steps=3)
         return float(agent.run(task.question) == "14")
 
-    model = Heard(says)
+    model = RecordingEngine(reply)
     batch = collected(run, model=model, context_tokens=100_000)
     check(batch, model, 2)
-    second = [prompt for prompt, _ in model.heard if "the sum is 14" in prompt]
+    second = [prompt for prompt, _ in model.exchanges if "the sum is 14" in prompt]
     assert len(second) == 2
     assert all("Calling tools:" in prompt for prompt in second), "it tells its call in words of its own"
 
@@ -72,11 +72,11 @@ def test_mini_swe_agent(tmp_path, monkeypatch) -> None:
     from minisweagent.environments.local import LocalEnvironment
     from minisweagent.models.litellm_model import LitellmModel
 
-    done = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo 14"
+    last_command = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo 14"
 
-    def says(tokens):
+    def reply(tokens):
         text = TOKENIZER.decode(tokens, skip_special_tokens=False)
-        return "look " + tool_call("bash", command=done if "2 times 7" in text else "echo 2 times 7")
+        return "look " + tool_call("bash", command=last_command if "2 times 7" in text else "echo 2 times 7")
 
     def run(task, base_url, api_key):
         options = {"api_base": base_url, "api_key": api_key}
@@ -86,9 +86,9 @@ def test_mini_swe_agent(tmp_path, monkeypatch) -> None:
         ended = DefaultAgent(model, shell, step_limit=4, **templates).run(task.question)
         return float("14" in str(ended))
 
-    model = Heard(says)
+    model = RecordingEngine(reply)
     batch = collected(run, model=model, context_tokens=100_000)
     check(batch, model, 2)
-    first = next(prompt for prompt, _ in model.heard if "2 times 7" not in prompt)
-    second = next(prompt for prompt, _ in model.heard if "2 times 7" in prompt)
+    first = next(prompt for prompt, _ in model.exchanges if "2 times 7" not in prompt)
+    second = next(prompt for prompt, _ in model.exchanges if "2 times 7" in prompt)
     assert second.startswith(first + "look <tool_call>"), "what it said stands there as it was sampled"

@@ -28,15 +28,15 @@ MESSAGES = st.sampled_from(
 def test_incremental_digests_of_a_growing_chat_equal_full_digests(chats) -> None:
     histories = HistoryDigests()
     for messages, context in chats:
-        whole = digests(messages, context)
-        assert histories.digests(messages, context) == whole
-        for known in range(len(messages)):
-            assert digests(messages, context, whole[:known]) == whole
+        expected = digests(messages, context)
+        assert histories.digests(messages, context) == expected
+        for count in range(len(messages)):
+            assert digests(messages, context, expected[:count]) == expected
 
 
 def turn(number, origin, shared, added, output):
-    told = np.zeros(len(output), np.float32)
-    return SessionTurn(number, origin, shared, added, output, told, "stop", 0, None, 1.0, {}, "", "")
+    logprobs = np.zeros(len(output), np.float32)
+    return SessionTurn(number, origin, shared, added, output, logprobs, "stop", 0, None, 1.0, {}, "", "")
 
 
 @given(st.data())
@@ -50,6 +50,6 @@ def test_the_tokens_of_a_turn_are_the_same_in_any_order_of_asking(data) -> None:
         recorded.turns.append(turn(number, origin, shared, added, output))
         before = paths[origin][:shared] if origin >= 0 else np.empty(0, np.int32)
         paths.append(np.concatenate([before, added, output]))
-        for asked in data.draw(st.lists(st.integers(0, number), max_size=4)):
-            assert recorded.path(asked).tolist() == paths[asked].tolist()
-            assert recorded.context(asked).tolist() == paths[asked][: -len(recorded.turns[asked].output)].tolist()
+        for index in data.draw(st.lists(st.integers(0, number), max_size=4)):
+            assert recorded.path(index).tolist() == paths[index].tolist()
+            assert recorded.context(index).tolist() == paths[index][: -len(recorded.turns[index].output)].tolist()

@@ -73,9 +73,9 @@ CALLING = SEEING.replace(
 )
 
 
-def served(seen: Seen, store: Store | None = None, **options: Any) -> Endpoint:
+def served(log: Seen, store: Store | None = None, **options: Any) -> Endpoint:
     tokenizer = bytes_tokenizer(CALLING, SPECIAL, END)
-    return Endpoint(EngineUpstream(engine.Scripted(tokenizer, seen)), store=store, **options)
+    return Endpoint(EngineUpstream(engine.Scripted(tokenizer, log)), store=store, **options)
 
 
 def post(endpoint: Endpoint, *requests: tuple[str, dict[str, Any]], status: int = 200) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ def chat(*messages: dict[str, Any], **more: Any) -> tuple[str, dict[str, Any]]:
 def contexts(batch: Any) -> list[tuple[list[int], list[bytes]]]:
     """Return tokens and images of each action's context, from the rows of nodes alone."""
     nodes = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).to_dicts()}
-    found = []
+    result = []
     for node in nodes.values():
         if node["kind"] != 1:
             continue
@@ -111,8 +111,8 @@ def contexts(batch: Any) -> list[tuple[list[int], list[bytes]]]:
             tokens = [*used, *tokens]
             blobs = [*((row["blobs"] or []) if IMAGE in used else []), *blobs]
             above, end = row["parent_id"], row["parent_end"]
-        found.append((tokens, blobs))
-    return found
+        result.append((tokens, blobs))
+    return result
 
 
 def hashes(images: tuple[Image, ...]) -> list[bytes]:
@@ -120,10 +120,10 @@ def hashes(images: tuple[Image, ...]) -> list[bytes]:
 
 
 def test_every_context_has_the_images_that_the_engine_saw(tmp_path: Path) -> None:
-    seen = Seen()
+    log = Seen()
     first, second = shows("Two:", picture(1), picture(2)), shows("And", picture(3))
     with Store.open(tmp_path) as store:
-        endpoint = served(seen, store)
+        endpoint = served(log, store)
         post(
             endpoint,
             chat(first),
@@ -135,8 +135,8 @@ def test_every_context_has_the_images_that_the_engine_saw(tmp_path: Path) -> Non
         assert batch is not None
         assert store.verify() == []
         assert store.blob(picture(3).sha256) == picture(3).content
-    assert seen.images == [tuple(map(picture, numbers)) for numbers in ((1, 2), (1, 2, 3), (1, 2, 3))]
-    assert contexts(batch) == [(request.tokens.tolist(), hashes(request.images)) for request in seen.requests]
+    assert log.images == [tuple(map(picture, numbers)) for numbers in ((1, 2), (1, 2, 3), (1, 2, 3))]
+    assert contexts(batch) == [(request.tokens.tolist(), hashes(request.images)) for request in log.requests]
     assert batch.num_draws == 1
     assert len(batch.contexts().draws) == 1, "resent images find the same path"
     assert pl.DataFrame(batch.nodes)["blobs"].drop_nulls().list.len().to_list() == [2, 1], "each image is in one node"
@@ -155,14 +155,14 @@ def test_every_context_has_the_images_that_the_engine_saw(tmp_path: Path) -> Non
     ids=["another image", "exchanged", "moved", "dropped", "another place"],
 )
 def test_a_history_with_other_images_is_a_rewritten_context(history: list[dict[str, Any]]) -> None:
-    seen = Seen()
-    endpoint = served(seen)
+    log = Seen()
+    endpoint = served(log)
     first = shows("Two:", picture(1), picture(2))
     post(endpoint, chat(first), chat(*history, shows("now?")))
     endpoint.close("one", reward=1.0)
     batch = endpoint.commit()
     assert batch is not None
-    assert contexts(batch) == [(request.tokens.tolist(), hashes(request.images)) for request in seen.requests]
+    assert contexts(batch) == [(request.tokens.tolist(), hashes(request.images)) for request in log.requests]
     assert len(contexts(batch)) == 2
     lanes = batch.num_draws
     assert len(batch.contexts().draws) == 2, "not the same path"
@@ -172,8 +172,8 @@ def test_a_history_with_other_images_is_a_rewritten_context(history: list[dict[s
 
 
 def test_sessions_of_one_group_share_a_prompt_only_with_equal_images() -> None:
-    seen = Seen()
-    endpoint = served(seen)
+    log = Seen()
+    endpoint = served(log)
     for name, number in (("one", 1), ("two", 1), ("three", 2)):
         endpoint.open(name, task="t")
         post(endpoint, (f"/s/{name}/v1/chat/completions", {"messages": [shows("what?", picture(number))]}))
@@ -186,8 +186,8 @@ def test_sessions_of_one_group_share_a_prompt_only_with_equal_images() -> None:
 
 
 def test_choices_and_parallel_conversations_have_their_images() -> None:
-    seen = Seen()
-    endpoint = served(seen)
+    log = Seen()
+    endpoint = served(log)
     first = shows("what?", picture(1))
     post(
         endpoint,
@@ -198,13 +198,13 @@ def test_choices_and_parallel_conversations_have_their_images() -> None:
     endpoint.close("one", reward=1.0)
     batch = endpoint.commit()
     assert batch is not None
-    assert sorted(contexts(batch)) == sorted((each.tokens.tolist(), hashes(each.images)) for each in seen.requests)
+    assert sorted(contexts(batch)) == sorted((each.tokens.tolist(), hashes(each.images)) for each in log.requests)
     assert batch.num_draws == 2
 
 
 def test_all_dialects_and_tool_results_take_images() -> None:
-    seen = Seen()
-    endpoint = served(seen)
+    log = Seen()
+    endpoint = served(log)
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(picture(4).content).decode()}
     post(
@@ -248,25 +248,25 @@ def test_all_dialects_and_tool_results_take_images() -> None:
             },
         ),
     )
-    assert seen.images == [(picture(number),) for number in (1, 2, 3, 4, 4)]
+    assert log.images == [(picture(number),) for number in (1, 2, 3, 4, 4)]
 
 
 def test_responses_go_on_from_a_response_with_images() -> None:
-    seen = Seen()
-    endpoint = served(seen)
-    ask = {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": url(picture(2))}]}]}
-    [first] = post(endpoint, (RESPONSES, ask))
+    log = Seen()
+    endpoint = served(log)
+    request = {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": url(picture(2))}]}]}
+    [first] = post(endpoint, (RESPONSES, request))
     post(endpoint, (RESPONSES, {"input": "so?", "previous_response_id": first["id"]}))
-    assert seen.images == [(picture(2),), (picture(2),)]
+    assert log.images == [(picture(2),), (picture(2),)]
 
 
 def test_a_restarted_endpoint_resumes_with_the_stored_images(tmp_path: Path) -> None:
-    seen = Seen()
+    log = Seen()
     first, second = shows("Two:", picture(1), picture(2)), shows("And", picture(3), picture(1))
     with Store.open(tmp_path) as store:
-        post(served(seen, store), chat(first), chat(first, answer("a"), second))
+        post(served(log, store), chat(first), chat(first, answer("a"), second))
     with Store.open(tmp_path) as store:
-        endpoint = served(seen, store)
+        endpoint = served(log, store)
         post(endpoint, chat(first, answer("a"), second, answer("b"), shows("so?")))
         recorded = sum(
             path.read_bytes().count(base64.b64encode(picture(1).content))
@@ -277,7 +277,7 @@ def test_a_restarted_endpoint_resumes_with_the_stored_images(tmp_path: Path) -> 
         endpoint.close("one", reward=1.0)
         batch = endpoint.commit()
         assert batch is not None
-    assert contexts(batch) == [(request.tokens.tolist(), hashes(request.images)) for request in seen.requests]
+    assert contexts(batch) == [(request.tokens.tolist(), hashes(request.images)) for request in log.requests]
     assert len(batch.contexts().draws) == 1
 
 
@@ -300,31 +300,31 @@ def data(raw: bytes) -> str:
         ("/etc/passwd", "nothing is loaded"),
         ("data:image/png,abc", "is not base64"),
         ("data:image/png;base64,@@@@", "base64 of its image is damaged"),
-        (data(b"no picture"), "no PNG, JPEG, WebP or GIF"),
+        (data(b"no picture"), "not a PNG, JPEG, WebP or GIF"),
         (data(picture(1).content[:60]), "damaged PNG"),
-        (data(b'<svg xmlns="http://www.w3.org/2000/svg"/>'), "no PNG, JPEG, WebP or GIF"),
+        (data(b'<svg xmlns="http://www.w3.org/2000/svg"/>'), "not a PNG, JPEG, WebP or GIF"),
         (data(bomb()), "40000 x 40000 pixels"),
         ("", "nothing is loaded"),
     ],
 )
 def test_an_invalid_image_is_refused_before_anything_is_recorded(given: str, message: str, tmp_path: Path) -> None:
-    seen = Seen()
+    log = Seen()
     with Store.open(tmp_path) as store:
-        endpoint = served(seen, store)
+        endpoint = served(log, store)
         wrong = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": given}}]}
         [reply] = post(endpoint, chat(shows("x"), answer("y"), wrong), status=400)
         assert message in reply["error"]["message"]
         assert "messages[2]" in reply["error"]["message"]
-        assert not seen.requests
+        assert not log.requests
         assert not endpoint._sessions
         assert endpoint.commit() is None
 
 
 def test_too_many_images_are_refused() -> None:
-    seen = Seen()
-    [reply] = post(served(seen), chat(shows(*[picture(1)] * (MOST_IMAGES + 1))), status=400)
+    log = Seen()
+    [reply] = post(served(log), chat(shows(*[picture(1)] * (MOST_IMAGES + 1))), status=400)
     assert f"send at most {MOST_IMAGES}" in reply["error"]["message"]
-    post(served(seen), chat(shows(*[picture(1)] * MOST_IMAGES)))
+    post(served(log), chat(shows(*[picture(1)] * MOST_IMAGES)))
 
 
 def test_images_that_the_engine_or_template_does_not_support_are_refused() -> None:
@@ -339,13 +339,13 @@ def test_images_that_the_engine_or_template_does_not_support_are_refused() -> No
 
 def looped(run: Any, tokenizer: Any, *, takes_images: bool = True) -> tuple[Any, Seen]:
     """Return a batch of one episode of a program."""
-    seen = Seen()
-    model = engine.Scripted(bytes_tokenizer(CALLING, SPECIAL, END), seen)
+    log = Seen()
+    model = engine.Scripted(bytes_tokenizer(CALLING, SPECIAL, END), log)
     model.takes_images = takes_images
     world = env.Agents(run, [env.Task("t", "?", "f", None)], tokenizer=tokenizer)
     collect = arl.Collector(model, world, recipes.GRPO, task_pool=1, sampling=engine.Sampling(max_tokens=20))
     try:
-        return collect(tasks=1, group_size=1), seen
+        return collect(tasks=1, group_size=1), log
     finally:
         collect.close()
         world.close()
@@ -367,11 +367,11 @@ def test_programs_in_a_loop_show_images_and_rewrite_them() -> None:
             await ask(messages)
         return 1.0
 
-    batch, seen = looped(run, bytes_tokenizer(CALLING, SPECIAL, END))
-    assert [tuple(images) for images in seen.images] == [
+    batch, log = looped(run, bytes_tokenizer(CALLING, SPECIAL, END))
+    assert [tuple(images) for images in log.images] == [
         tuple(map(picture, numbers)) for numbers in ((1, 2), (1, 2, 3), (1, 9, 3), (1, 9, 3), (4,))
     ]
-    assert sorted(contexts(batch)) == sorted((each.tokens.tolist(), hashes(each.images)) for each in seen.requests)
+    assert sorted(contexts(batch)) == sorted((each.tokens.tolist(), hashes(each.images)) for each in log.requests)
     assert all(batch.blob(digest) for _, blobs in contexts(batch) for digest in blobs)
 
 
@@ -386,8 +386,8 @@ def test_a_loop_refuses_images_without_template_or_engine_support() -> None:
         return 1.0
 
     for tokenizer in (None, bytes_tokenizer(*TEMPLATES["blind"])):
-        _, seen = looped(run, tokenizer)
-        assert seen.images == [()]
+        _, log = looped(run, tokenizer)
+        assert log.images == [()]
     assert replies == [400, 200] * 2
     with pytest.raises(UnsupportedError, match="does not support them"):
         looped(run, bytes_tokenizer(CALLING, SPECIAL, END), takes_images=False)
@@ -415,11 +415,11 @@ def test_a_processor_makes_the_tokens_of_an_endpoint() -> None:
     )
     requests: list[Request] = []
 
-    def says(*, request: Request) -> str:
+    def reply(*, request: Request) -> str:
         requests.append(request)
         return "a"
 
-    endpoint = Endpoint(EngineUpstream(engine.Scripted(processor, says)))
+    endpoint = Endpoint(EngineUpstream(engine.Scripted(processor, reply)))
     first = shows("Two:", picture(1), picture(2))
     post(endpoint, chat(first), chat(first, answer("a"), shows("And", picture(3))))
     assert [request.tokens.tolist().count(IMAGE) for request in requests] == [8, 12]

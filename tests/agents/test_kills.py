@@ -41,7 +41,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 @pytest.mark.slow
 def test_kills_lose_no_answer_and_double_none(tmp_path) -> None:
     rng = random.Random(0)
-    heard: list[str] = []
+    answers: list[str] = []
     due, killed = threading.Semaphore(0), threading.Semaphore(0)
 
     def agent(url: str) -> None:
@@ -64,7 +64,7 @@ def test_kills_lose_no_answer_and_double_none(tmp_path) -> None:
                         tries += 1
                         time.sleep(0.01)
                 answer = reply.json()["choices"][0]["message"]
-                heard.append(answer["content"])
+                answers.append(answer["content"])
                 messages += [answer, {"role": "user", "content": "go on"}]
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -80,11 +80,11 @@ def test_kills_lose_no_answer_and_double_none(tmp_path) -> None:
             killed.release()
         talker.join()
         kill(process)
-    assert len(heard) == TURNS
+    assert len(answers) == TURNS
     with Store.open(tmp_path) as store:
         served = endpoint([], store=store)
         turns = served._recorder.sessions["one"].turns
-        assert [turn.message["content"] for turn in turns] == heard
+        assert [turn.message["content"] for turn in turns] == answers
         served.close("one", reward=1.0)
         batch = served.commit()
         assert batch.column("token", "token").size == sum(len(turn.output) for turn in turns)
@@ -95,15 +95,15 @@ def test_kills_lose_no_answer_and_double_none(tmp_path) -> None:
 @pytest.mark.full
 def test_a_kill_at_any_write_loses_no_turn_and_doubles_none(tmp_path) -> None:
     command = [sys.executable, str(SUPPORT / "killed_recording.py"), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=SUPPORT, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    runs = [json.loads(line) for line in done.stdout.splitlines()]
+    completed = subprocess.run(command, capture_output=True, text=True, cwd=SUPPORT, check=False)
+    assert completed.returncode == 0, completed.stderr[-2000:]
+    runs = [json.loads(line) for line in completed.stdout.splitlines()]
     assert [run for run in runs if run["wrong"]] == []
     records = ("open", "turn", "reward", "close", "exclude")
-    written = [*records, "begin", *(f"copied {record}" for record in records)]
+    names = [*records, "begin", *(f"copied {record}" for record in records)]
     reached = {place for run in runs for place in run["places"]}
     assert reached == {
-        *(f"{when} record {record}" for when in ("before", "in", "after") for record in written),
+        *(f"{when} record {record}" for when in ("before", "in", "after") for record in names),
         *(
             f"{when} {write}"
             for when in ("before", "after")
@@ -115,7 +115,7 @@ def test_a_kill_at_any_write_loses_no_turn_and_doubles_none(tmp_path) -> None:
 
 def test_a_commit_beside_requests_loses_none(tmp_path) -> None:
     # The training loop commits from its own thread, while the endpoint's thread records.
-    heard: list[str] = []
+    answers: list[str] = []
     with Store.open(tmp_path, sync="never") as store:
         served = endpoint(lambda request: f"{request.seed}", store=store)
 
@@ -124,7 +124,7 @@ def test_a_commit_beside_requests_loses_none(tmp_path) -> None:
             for _ in range(60):
                 reply = httpx.post(f"{url}/s/one/v1/chat/completions", json={"messages": messages}, timeout=SECONDS)
                 answer = reply.json()["choices"][0]["message"]
-                heard.append(answer["content"])
+                answers.append(answer["content"])
                 messages += [answer, {"role": "user", "content": "go on"}]
 
         with served.running() as url:
@@ -138,5 +138,5 @@ def test_a_commit_beside_requests_loses_none(tmp_path) -> None:
         assert store.iteration > 1
     with Store.open(tmp_path) as store:
         turns = endpoint([], store=store)._recorder.sessions["one"].turns
-        assert [turn.message["content"] for turn in turns] == heard
-        assert len(heard) == 60
+        assert [turn.message["content"] for turn in turns] == answers
+        assert len(answers) == 60

@@ -7,7 +7,7 @@ import hmac
 
 import httpx
 import pytest
-from tool_agents import client, endpoint, told
+from tool_agents import client, decoded, endpoint
 
 from agentrl_core import Store
 from agentrl_core.agents.in_process_endpoint import InProcessEndpoint, ModelCall
@@ -19,7 +19,7 @@ ASK = {"messages": [{"role": "user", "content": "?"}]}
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])
 def test_others_are_let_in_with_a_key_alone(host) -> None:
-    with pytest.raises(InvalidInputError, match="can be reached from other machines; give a --key-file"):
+    with pytest.raises(InvalidInputError, match="other machines can reach it; give a --key-file"):
         serve.run("http://127.0.0.1:1", None, None, host, 0, None)
 
 
@@ -59,17 +59,17 @@ def test_hostile_text_stays_text(tmp_path) -> None:
             async with client(served) as agent:
                 body = {"messages": [{"role": "user", "content": hostile.replace("\ud800", "")}]}
                 assert (await agent.post("/s/a/v1/chat/completions", json=body)).status_code == 200
-                lone = rb'{"messages": [{"role": "user", "content": "\ud800"}]}'
-                found = await agent.post("/s/a/v1/chat/completions", content=lone)
-                assert found.status_code == 400
-                assert "messages[0].content" in found.json()["error"]["message"]
+                raw = rb'{"messages": [{"role": "user", "content": "\ud800"}]}'
+                reply = await agent.post("/s/a/v1/chat/completions", content=raw)
+                assert reply.status_code == 400
+                assert "messages[0].content" in reply.json()["error"]["message"]
                 task = {"session_id": "t", "task_id": hostile.replace("\ud800", "")}
                 assert (await agent.post("/sessions", json=task)).status_code == 200
 
         asyncio.run(work())
         recorded = served._recorder.sessions["a"]
-        assert "{{ 7*7 }} {% raw %}" in told(served, recorded.context(0))
-        assert "../../etc/passwd $(rm -rf /)" in told(served, recorded.context(0))
+        assert "{{ 7*7 }} {% raw %}" in decoded(served, recorded.context(0))
+        assert "../../etc/passwd $(rm -rf /)" in decoded(served, recorded.context(0))
     with Store.open(tmp_path) as store:
         again = endpoint([], store=store)
         assert again._recorder.sessions["t"].task.startswith("</script>")
@@ -102,16 +102,16 @@ def test_inside_a_loop_bodies_and_keys_are_looked_at_too(monkeypatch) -> None:
     name, url, key, _ = loopback.open(offered.append)
     assert url.startswith("http://127.0.0.1:"), "no other machine reaches it"
     right = {"Authorization": f"Bearer {key}"}
-    found = [
+    replies = [
         httpx.post(f"{url}/chat/completions", content=b"x" * 2000, headers=right),
         httpx.post(f"{url}/chat/completions", json=ASK | {"n": 1000}, headers=right),
         httpx.post(f"{url}/chat/completions", json=ASK, headers={"Authorization": "Bearer guess"}),
         httpx.post(f"{url.replace(name, 'other')}/chat/completions", json=ASK, headers=right),
     ]
     loopback.close_session(name)
-    found.append(httpx.post(f"{url}/chat/completions", json=ASK, headers=right))
+    replies.append(httpx.post(f"{url}/chat/completions", json=ASK, headers=right))
     loopback.close()
-    assert [reply.status_code for reply in found] == [413, 400, 401, 404, 404]
-    assert "n is 1000; give a whole number from 1 to 128" in found[1].json()["error"]["message"]
+    assert [reply.status_code for reply in replies] == [413, 400, 401, 404, 404]
+    assert "n is 1000; give a whole number from 1 to 128" in replies[1].json()["error"]["message"]
     assert {compare(*keys) for keys in compared} == {True, False}
     assert not offered

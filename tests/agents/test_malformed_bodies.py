@@ -121,12 +121,12 @@ def changed(body, path, value):
 
 @pytest.mark.parametrize("dialect", list(BODIES))
 def test_a_malformed_body_is_refused_in_the_clients_dialect_before_anything_begins(tmp_path, dialect) -> None:
-    body, heard, refused, fields = BODIES[dialect], 0, 0, set()
+    body, accepted, refused, fields = BODIES[dialect], 0, 0, set()
     with Store.open(tmp_path, sync="never") as store:
         served = served_with(store)
 
         async def work():
-            nonlocal heard, refused
+            nonlocal accepted, refused
             async with client(served) as agent:
                 assert (await post(agent, f"/s/plain/v1/{dialect}", body)).status_code == 200
                 for number, (path, value) in enumerate((path, value) for path in places(body) for value in ODD):
@@ -134,7 +134,7 @@ def test_a_malformed_body_is_refused_in_the_clients_dialect_before_anything_begi
                     where = (path, value, reply.text[:300])
                     assert reply.status_code in (200, 400, 404), where
                     if reply.status_code == 200:
-                        heard += 1
+                        accepted += 1
                         if reply.headers["content-type"].startswith("text/event-stream"):
                             assert LAST[dialect] in reply.text.replace("response.completed", "response.incomplete"), (
                                 where
@@ -148,15 +148,15 @@ def test_a_malformed_body_is_refused_in_the_clients_dialect_before_anything_begi
                     assert (error.get("type") == "error") == (dialect == "messages"), where
                     if reply.status_code == 404:
                         assert path == ("previous_response_id",)
-                    known = served._recorder.sessions.get(f"s{number}")
-                    assert known is None or not known.turns, where
+                    session = served._recorder.sessions.get(f"s{number}")
+                    assert session is None or not session.turns, where
 
         asyncio.run(work())
-        assert heard > 50
+        assert accepted > 50
         assert refused > 500
         assert fields == set(body)
         assert committed(served, store) > 0
-        assert sum(len(store.batch(number).steps) for number in range(store.iteration)) == heard + 1
+        assert sum(len(store.batch(number).steps) for number in range(store.iteration)) == accepted + 1
     with Store.open(tmp_path) as store:
         assert served_with(store)._recorder.sessions == {}
 

@@ -30,7 +30,7 @@ MISTAKES = {
 def test_the_table_is_current() -> None:
     text = matrix.PAGE.read_text(encoding="utf-8")
     assert matrix.page(text) == text, "write it again: python tests/support/matrix.py"
-    clients = matrix.found()
+    clients = matrix.features_by_client()
     assert len(clients) >= 8
     assert all("answers" in shown for shown in clients.values())
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import openai
 import polars as pl
 import pytest
-from loop_agents import TOKENIZER, Client, Heard, collected, helping, user
+from loop_agents import TOKENIZER, Client, RecordingEngine, collected, helping, user
 from matrix import shows
 
 from agentrl_core import engine
@@ -19,9 +19,9 @@ from agentrl_core import engine
 class Slow(engine.Scripted):
     """Answers requests that contain a given text later, and counts concurrent answers."""
 
-    def __init__(self, says, slow=""):
-        super().__init__(TOKENIZER, says)
-        self.at_once, self.most, self.heard = 0, 0, []
+    def __init__(self, replies, slow=""):
+        super().__init__(TOKENIZER, replies)
+        self.at_once, self.most, self.prompts = 0, 0, []
         self._slow = slow
 
     async def generate(self, request):
@@ -30,7 +30,7 @@ class Slow(engine.Scripted):
         self.most = max(self.most, self.at_once)
         await asyncio.sleep(0.2 if self._slow and self._slow in prompt else 0.05)
         self.at_once -= 1
-        self.heard.append(prompt)
+        self.prompts.append(prompt)
         return await super().generate(request)
 
 
@@ -46,7 +46,7 @@ def test_rows_of_concurrent_requests_do_not_depend_on_order_or_latency(slow) -> 
     for order in (("ann", "ben"), ("ben", "ann")):
         model = Slow(lambda tokens: f"said {len(tokens)}", slow)
         batch = collected(helping(order), group_size=1, model=model)
-        assert len(model.heard) == 6
+        assert len(model.prompts) == 6
         assert batch.num_draws == 3
         stored.append(by_content(batch))
     for one, other in zip(*stored, strict=True):
@@ -56,15 +56,15 @@ def test_rows_of_concurrent_requests_do_not_depend_on_order_or_latency(slow) -> 
 async def posted(base_url, api_key, bodies, hold):
     """Requests written one after the other, while nothing else happens on the loop of the program."""
     place = urlsplit(f"{base_url}/chat/completions")
-    talks = [await asyncio.open_connection(place.hostname, place.port) for _ in bodies]
-    for (_, writer), body in zip(talks, bodies, strict=True):
+    connections = [await asyncio.open_connection(place.hostname, place.port) for _ in bodies]
+    for (_, writer), body in zip(connections, bodies, strict=True):
         content = json.dumps(body).encode()
         head = f"POST {place.path} HTTP/1.1\r\nHost: {place.netloc}\r\nAuthorization: Bearer {api_key}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
         writer.write(head.encode() + content)
         time.sleep(hold)  # noqa: ASYNC251 -- like a machine that is busy now
     replies = []
-    for reader, writer in talks:
+    for reader, writer in connections:
         replies.append((await reader.read()).decode())
         writer.close()
         await writer.wait_closed()
@@ -82,10 +82,10 @@ def test_the_first_lane_is_chosen_by_request_content_not_by_arrival(hold) -> Non
             assert all(reply.startswith("HTTP/1.1 200") for reply in replies), replies
             return 1.0
 
-        model = Heard(lambda request: f"said {request.seed % 1000}")
+        model = RecordingEngine(lambda request: f"said {request.seed % 1000}")
         batch = collected(run, group_size=2, model=model)
         assert batch.num_draws == 6
-        assert len({TOKENIZER.decode(segment.tokens) for _, segment in model.heard}) == 6
+        assert len({TOKENIZER.decode(segment.tokens) for _, segment in model.exchanges}) == 6
         stored.append(by_content(batch))
     for one, other in zip(*stored, strict=True):
         assert one.equals(other), "whoever asked first"
@@ -99,12 +99,12 @@ def test_helpers_do_not_wait_for_each_other() -> None:
 
     model = Slow(lambda _: "said")
     batch = collected(run, group_size=1, model=model)
-    assert batch.num_draws == len(model.heard) == 8
+    assert batch.num_draws == len(model.prompts) == 8
     assert model.most > 1, "several at once"
 
 
 def test_choices_are_lanes_that_begin_with_the_same_request() -> None:
-    model = Heard(lambda request: f"said {request.seed % 1000}")
+    model = RecordingEngine(lambda request: f"said {request.seed % 1000}")
 
     async def run(task, base_url, api_key):
         async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
@@ -118,27 +118,29 @@ def test_choices_are_lanes_that_begin_with_the_same_request() -> None:
     batch = collected(run, group_size=1, model=model)
     assert batch.num_draws == 3
     assert sorted(pl.DataFrame(batch.steps).group_by("trajectory_id").len()["len"]) == [1, 1, 2]
-    prompts = [prompt for prompt, _ in model.heard]
+    prompts = [prompt for prompt, _ in model.exchanges]
     assert prompts[0] == prompts[1] == prompts[2]
-    third = TOKENIZER.decode(model.heard[2][1].tokens, skip_special_tokens=False)
-    assert any(prompts[3].startswith(prompts[0] + TOKENIZER.decode(segment.tokens)) for _, segment in model.heard[:3])
+    third = TOKENIZER.decode(model.exchanges[2][1].tokens, skip_special_tokens=False)
+    assert any(
+        prompts[3].startswith(prompts[0] + TOKENIZER.decode(segment.tokens)) for _, segment in model.exchanges[:3]
+    )
     assert third
 
 
 def test_fewer_tokens_and_texts_to_stop_at_are_given() -> None:
-    model = Heard(lambda _: "one two three four five")
-    told = []
+    model = RecordingEngine(lambda _: "one two three four five")
+    answers = []
 
     async def run(task, base_url, api_key):
         async with openai.AsyncOpenAI(base_url=base_url, api_key=api_key) as client:
             for options in ({"max_tokens": 2}, {"stop": ["three"]}, {"max_tokens": 10**6, "temperature": 0.1}):
                 messages = [user(f"{task.question} {options}")]
                 reply = await client.chat.completions.create(model="m", messages=messages, **options)
-                told.append(reply.choices[0].message.content)
+                answers.append(reply.choices[0].message.content)
         return 1.0
 
     collected(run, group_size=1, model=model)
-    assert len(model.heard[0][1].tokens) == 2
-    assert told[0] == TOKENIZER.decode(model.heard[0][1].tokens)
-    assert told[1] == "one two "
-    assert told[2] == "one two three four five"
+    assert len(model.exchanges[0][1].tokens) == 2
+    assert answers[0] == TOKENIZER.decode(model.exchanges[0][1].tokens)
+    assert answers[1] == "one two "
+    assert answers[2] == "one two three four five"

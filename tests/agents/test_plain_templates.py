@@ -27,12 +27,12 @@ PLAIN, THINKING, GLM = tokenizer("plain"), tokenizer("thinking"), tokenizer("glm
 
 
 def contexts(batch, tok):
-    found = batch.contexts()
+    stored = batch.contexts()
     texts = []
-    for place in range(len(found.draws)):
-        begin = int(found.offsets[place])
-        steps = range(int(found.steps[place]), int(found.steps[place + 1]))
-        texts += [tok.decode(found.tokens[begin : begin + int(found.begins[step])].tolist()) for step in steps]
+    for place in range(len(stored.draws)):
+        begin = int(stored.offsets[place])
+        steps = range(int(stored.steps[place]), int(stored.steps[place + 1]))
+        texts += [tok.decode(stored.tokens[begin : begin + int(stored.begins[step])].tolist()) for step in steps]
     return texts
 
 
@@ -52,11 +52,11 @@ async def uses_its_tool(task, base_url, api_key):
     ask = Client(base_url, api_key)
     messages = [{"role": "system", "content": "Add."}, user(task.question)]
     first = await ask(messages, tools=[CALCULATOR])
-    [one] = first["tool_calls"]
-    assert one["function"]["name"] == "calculate"
-    assert json.loads(one["function"]["arguments"]) == {"sum": "6*7"}
+    [tool_call] = first["tool_calls"]
+    assert tool_call["function"]["name"] == "calculate"
+    assert json.loads(tool_call["function"]["arguments"]) == {"sum": "6*7"}
     assert first["content"] == "let me see"
-    messages += [first, {"role": "tool", "tool_call_id": one["id"], "content": "42"}]
+    messages += [first, {"role": "tool", "tool_call_id": tool_call["id"], "content": "42"}]
     return float((await ask(messages, tools=[CALCULATOR]))["content"] == task.payload)
 
 
@@ -96,11 +96,11 @@ def test_options_of_a_request_reach_its_contexts(place):
     async def asks(task, base_url, api_key):
         messages = [user(task.question)]
         body = {"model": "m", "messages": messages}
-        given = {"argument": {}, "request": {"enable_thinking": False}, "both": {"enable_thinking": True}}[place]
+        kwargs = {"argument": {}, "request": {"enable_thinking": False}, "both": {"enable_thinking": True}}[place]
         async with httpx.AsyncClient(headers={"Authorization": f"Bearer {api_key}"}) as client:
             for _ in range(2):
-                ask = body | ({"chat_template_kwargs": given} if given else {})
-                reply = await client.post(f"{base_url}/chat/completions", json=ask)
+                request = body | ({"chat_template_kwargs": kwargs} if kwargs else {})
+                reply = await client.post(f"{base_url}/chat/completions", json=request)
                 messages += [reply.json()["choices"][0]["message"], user("sure?")]
             wrong = await client.post(
                 f"{base_url}/chat/completions", json=body | {"chat_template_kwargs": {"tokenize": 1}}
@@ -109,8 +109,8 @@ def test_options_of_a_request_reach_its_contexts(place):
         assert "chat_template_kwargs has 'tokenize'" in wrong.text
         return 1.0
 
-    own = {} if place == "request" else {"chat_template_kwargs": {"enable_thinking": False}}
-    shown = contexts(collected(asks, THINKING, ["42", "yes"], **own), THINKING)
+    arguments = {} if place == "request" else {"chat_template_kwargs": {"enable_thinking": False}}
+    shown = contexts(collected(asks, THINKING, ["42", "yes"], **arguments), THINKING)
     off = "" if place == "both" else "<think>\n\n</think>\n\n"
     assert [text.rpartition("assistant\n")[2] for text in shown] == [off, off]
     with pytest.raises(InvalidInputError, match="chat_template_kwargs has 'tools'"):
@@ -132,19 +132,19 @@ def test_texts_in_parts_are_joined_as_in_vllm():
 def test_an_environment_with_tools_needs_no_template_with_tools(name):
     tok = {"plain": PLAIN, "glm": GLM}[name]
     world = env.ToolEnvironment([TASK], [env.Calculator()], lambda task, answer: float(answer == task.payload))
-    asked = '<tool_call>{"name": "calculator", "arguments": {"expression": "6*7"}}</tool_call>'
-    says = [asked + ("<|observation|>" if name == "glm" else ""), "42"]
+    tool_call = '<tool_call>{"name": "calculator", "arguments": {"expression": "6*7"}}</tool_call>'
+    replies = [tool_call + ("<|observation|>" if name == "glm" else ""), "42"]
     sampling = engine.Sampling(max_tokens=200)
-    collect = arl.Collector(engine.Scripted(tok, says), world, recipes.GRPO, task_pool=1, sampling=sampling)
+    collect = arl.Collector(engine.Scripted(tok, replies), world, recipes.GRPO, task_pool=1, sampling=sampling)
     batch = collect(tasks=1, group_size=1)
     assert batch.column("reward", "draw").tolist() == [1.0]
     first, second = contexts(batch, tok)
     assert '"name": "calculator"' in first
     assert ("<tool_call>" in first) == (name == "plain"), "a template with a form of its own for calls keeps it"
-    assert second.startswith(first + asked)
+    assert second.startswith(first + tool_call)
     if name == "glm":
         # The token that ended the call starts the tool's message, and appears once.
-        assert second == f"{first}{asked}<|observation|>\n42<|assistant|>\n"
+        assert second == f"{first}{tool_call}<|observation|>\n42<|assistant|>\n"
 
 
 def test_an_answer_that_was_cut_is_closed_by_the_next_message():
@@ -152,8 +152,8 @@ def test_an_answer_that_was_cut_is_closed_by_the_next_message():
         messages = [user(task.question)]
         async with httpx.AsyncClient(headers={"Authorization": f"Bearer {api_key}"}) as client:
             for most in (2, 100):
-                ask = {"model": "m", "messages": messages, "max_tokens": most}
-                reply = await client.post(f"{base_url}/chat/completions", json=ask)
+                request = {"model": "m", "messages": messages, "max_tokens": most}
+                reply = await client.post(f"{base_url}/chat/completions", json=request)
                 messages += [reply.json()["choices"][0]["message"], user("sure?")]
         return 1.0
 
@@ -168,27 +168,27 @@ def asked(tok, replies, messages, **body):
     async def work():
         transport = httpx.ASGITransport(app=served.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://agent") as agent:
-            found = []
+            responses = []
             for chat in messages:
-                ask = {"model": "m", "messages": chat, "max_tokens": 200, **body}
-                found.append(await agent.post("/s/one/v1/chat/completions", json=ask))
-            return found
+                request = {"model": "m", "messages": chat, "max_tokens": 200, **body}
+                responses.append(await agent.post("/s/one/v1/chat/completions", json=request))
+            return responses
 
-    found = asyncio.run(work())
+    responses = asyncio.run(work())
     turns = served._recorder.sessions["one"].turns if "one" in served._recorder.sessions else []
-    return found, [tok.decode(served._recorder.sessions["one"].context(turn.number).tolist()) for turn in turns]
+    return responses, [tok.decode(served._recorder.sessions["one"].context(turn.number).tolist()) for turn in turns]
 
 
 def test_an_endpoint_describes_tools_and_continues_after_tool_calls():
     question = user("what is 6*7?")
-    said = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": {}}]}
-    said["tool_calls"][0]["function"] = {"name": "calculate", "arguments": '{"sum": "6*7"}'}
+    answer = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": {}}]}
+    answer["tool_calls"][0]["function"] = {"name": "calculate", "arguments": '{"sum": "6*7"}'}
     result = {"role": "tool", "tool_call_id": "c", "content": "42"}
     replies = [call(sum="6*7"), "It is 42."]
-    found, prompts = asked(PLAIN, replies, [[question], [question, said, result]], tools=[CALCULATOR])
-    message = found[0].json()["choices"][0]["message"]
+    responses, prompts = asked(PLAIN, replies, [[question], [question, answer, result]], tools=[CALCULATOR])
+    message = responses[0].json()["choices"][0]["message"]
     assert message["tool_calls"][0]["function"] == {"name": "calculate", "arguments": '{"sum": "6*7"}'}
-    assert found[0].json()["choices"][0]["finish_reason"] == "tool_calls"
+    assert responses[0].json()["choices"][0]["finish_reason"] == "tool_calls"
     assert "# Tools" in prompts[0]
     assert prompts[1].startswith(prompts[0] + call(sum="6*7") + "<|im_end|>")
     assert prompts[1].endswith("tool\n42<|im_end|>\n<|im_start|>assistant\n")

@@ -126,7 +126,7 @@ def test_a_group_is_of_one_task() -> None:
     ("change", "words"),
     [
         ({"tokens": [], "logprobs": [], "finish_reason": "abort"}, "outputs is empty"),
-        ({"tokens": [-1], "logprobs": [-1.0]}, "token ids are zero or greater"),
+        ({"tokens": [-1], "logprobs": [-1.0]}, "give token ids of at least 0"),
         ({"tokens": [2**31], "logprobs": [-1.0]}, "out of bounds"),
         ({"tokens": [1], "logprobs": [0.5]}, "log-prob"),
         ({"tokens": [1, 2], "logprobs": [-1.0]}, "logprobs"),
@@ -134,7 +134,7 @@ def test_a_group_is_of_one_task() -> None:
         ({"message": {"content": float("nan")}}, "not JSON compliant"),
         ({"details": {"content": [float("-inf")]}}, "not JSON compliant"),
         ({"prompt": []}, "prompts is empty"),
-        ({"prompt": [-5]}, "token ids are zero or greater"),
+        ({"prompt": [-5]}, "give token ids of at least 0"),
     ],
 )
 def test_a_response_that_cannot_be_stored_returns_502_and_can_be_retried(tmp_path, monkeypatch, change, words) -> None:
@@ -261,9 +261,9 @@ def test_tokens_are_counted_as_the_request_would_read_them() -> None:
             body = {"model": "m", "messages": [first], "system": "be brief", "tools": tools}
             counted = (await agent.post("/s/a/v1/messages/count_tokens", json=body)).json()
             assert served._recorder.sessions == {}, "to count is no request of a session"
-            said = (await agent.post("/s/a/v1/messages", json=body | {"max_tokens": 3})).json()
-            assert counted == {"input_tokens": said["usage"]["input_tokens"]}
-            history = [first, {"role": "assistant", "content": said["content"]}, first]
+            reply = (await agent.post("/s/a/v1/messages", json=body | {"max_tokens": 3})).json()
+            assert counted == {"input_tokens": reply["usage"]["input_tokens"]}
+            history = [first, {"role": "assistant", "content": reply["content"]}, first]
             counted = (await agent.post("/s/a/v1/messages/count_tokens", json=body | {"messages": history})).json()
             again = (await agent.post("/s/a/v1/messages", json=body | {"messages": history, "max_tokens": 3})).json()
             assert counted == {"input_tokens": again["usage"]["input_tokens"]}

@@ -90,7 +90,7 @@ def program(url: str, seed: int) -> int:
     calls = 0
     with openai.OpenAI(base_url=f"{url}/s/product{seed}/v1", api_key="none") as client:
         for turn in range(3):
-            said = client.chat.completions.create(
+            completion = client.chat.completions.create(
                 model="smollm2",
                 messages=messages,
                 tools=[CALCULATOR],  # type: ignore[list-item]
@@ -98,7 +98,7 @@ def program(url: str, seed: int) -> int:
                 max_tokens=48,
                 seed=10 * seed + turn,
             )
-            message = said.choices[0].message
+            message = completion.choices[0].message
             messages.append(message.model_dump(exclude_none=True))
             for call in message.tool_calls or ():
                 calls += 1
@@ -125,10 +125,10 @@ def test_a_program_with_tools_is_recorded_as_the_model_saw_it(served: tuple[Endp
         for turn in session.turns:
             path = torch.tensor([[*session.context(turn.number), *turn.output]])
             with torch.no_grad():
-                said = (model(path).logits[0].double() / TEMPERATURE).log_softmax(-1)[
+                logprobs = (model(path).logits[0].double() / TEMPERATURE).log_softmax(-1)[
                     len(path[0]) - len(turn.output) - 1 :
                 ]
-            expected = said[:-1].gather(1, torch.tensor(turn.output)[:, None])[:, 0].numpy()
+            expected = logprobs[:-1].gather(1, torch.tensor(turn.output)[:, None])[:, 0].numpy()
             np.testing.assert_allclose(turn.logprobs, expected, atol=5e-4)
             sampled += len(turn.output)
     for name in recorded:

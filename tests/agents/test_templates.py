@@ -38,7 +38,7 @@ def test_a_chat_continues_in_any_template_without_special_code(name) -> None:
     assert [turn.origin for turn in turns] == [-1, 0, 1]
     for turn in turns[1:]:
         assert turn.shared == len(recorded.path(turn.number - 1)), "all that was sampled is kept"
-    whole = model.chat.tokenizer.apply_chat_template(messages[:-1], add_generation_prompt=True, tokenize=False)
+    rendered = model.chat.tokenizer.apply_chat_template(messages[:-1], add_generation_prompt=True, tokenize=False)
     shown = model.chat.tokenizer.decode(recorded.context(2), skip_special_tokens=False)
     if name in ("chatml", "llama", "qwen"):  # the others render earlier answers differently from generated ones
-        assert shown == whole
+        assert shown == rendered

@@ -85,8 +85,8 @@ def logprobs_of(policy, context, output):
     """Return the log-probs of the model itself."""
     with torch.no_grad():
         path = torch.tensor([[*context, *output]])
-        said = (policy(path).logits[0].double() / TEMPERATURE).log_softmax(-1)
-    return said[len(context) - 1 : -1].gather(1, torch.tensor(output)[:, None])[:, 0].numpy()
+        logprobs = (policy(path).logits[0].double() / TEMPERATURE).log_softmax(-1)
+    return logprobs[len(context) - 1 : -1].gather(1, torch.tensor(output)[:, None])[:, 0].numpy()
 
 
 def check_recorded(served, policy, name, turns):
@@ -131,12 +131,12 @@ def test_calls_of_tools_are_parsed_by_the_server(served, opened) -> None:
     choice = {"type": "function", "function": {"name": "calculate"}}
     options = {"model": "m", "tools": [CALCULATOR], "max_tokens": 200, "temperature": TEMPERATURE}
     first = client.chat.completions.create(messages=messages, tool_choice=choice, seed=1, **options).choices[0]
-    [asked] = first.message.tool_calls
-    assert asked.function.name == "calculate"
-    assert isinstance(asked.function.arguments, str)
+    [tool_call] = first.message.tool_calls
+    assert tool_call.function.name == "calculate"
+    assert isinstance(tool_call.function.arguments, str)
     messages += [
         first.message.model_dump(exclude_none=True),
-        {"role": "tool", "tool_call_id": asked.id, "content": "42"},
+        {"role": "tool", "tool_call_id": tool_call.id, "content": "42"},
     ]
     client.chat.completions.create(messages=messages, seed=2, **(options | {"max_tokens": 8}))
     recorded = endpoint._recorder.sessions["tools"]
@@ -152,8 +152,8 @@ def by_anthropic(base, opened):
     warm = {"temperature": TEMPERATURE}
     messages = [{"role": "user", "content": "hello"}]
     for _ in range(2):
-        said = client.messages.create(model="m", messages=messages, max_tokens=12, extra_body=warm)
-        messages += [{"role": "assistant", "content": said.content}, {"role": "user", "content": "go on"}]
+        reply = client.messages.create(model="m", messages=messages, max_tokens=12, extra_body=warm)
+        messages += [{"role": "assistant", "content": reply.content}, {"role": "user", "content": "go on"}]
 
 
 def by_langgraph(base, opened):
@@ -225,7 +225,7 @@ def test_agentrl_serve_records_to_a_store(served, opened, tmp_path) -> None:
         assert f"recording at http://127.0.0.1:{port}" in process.stderr.readline()
         client = opened(openai.OpenAI(base_url=f"http://127.0.0.1:{port}/s/one/v1", api_key="none", max_retries=20))
         messages = [{"role": "user", "content": "hello"}]
-        said = client.chat.completions.create(model="m", messages=messages, max_tokens=8).choices[0]
+        choice = client.chat.completions.create(model="m", messages=messages, max_tokens=8).choices[0]
         closed = httpx.post(f"http://127.0.0.1:{port}/sessions/one/close", json={"reward": 1.0}, timeout=600)
         assert closed.status_code == 200
         assert httpx.post(f"http://127.0.0.1:{port}/iterations", timeout=600).status_code == 200
@@ -235,5 +235,5 @@ def test_agentrl_serve_records_to_a_store(served, opened, tmp_path) -> None:
         assert store.verify() == []
         batch = store.batch(0)
     assert batch.column("reward", "draw").tolist() == [1.0]
-    assert said.message.content or said.message.tool_calls
+    assert choice.message.content or choice.message.tool_calls
     assert batch.column("token", "token").size <= 8

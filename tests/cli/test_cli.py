@@ -54,9 +54,9 @@ def numbers(printed: str) -> list[list[str]]:
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_fits_and_shows_examples(capsys, monkeypatch, command, columns) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    with pytest.raises(SystemExit) as done:
+    with pytest.raises(SystemExit) as exit_info:
         main([command, "--help"] if command else ["--help"])
-    assert done.value.code == 0
+    assert exit_info.value.code == 0
     printed, _, examples = capsys.readouterr().out.partition("examples:")
     _, _, text = printed.partition("\n\n")  # argparse never breaks an option of the usage
     assert len(text) > 100
@@ -78,8 +78,8 @@ def test_tables_fit_the_terminal(agentrl, recorded, command, columns) -> None:
     printed = agentrl(command, recorded, columns=columns)
     assert max(map(len, printed.splitlines())) <= columns
     heads = [name for line in printed.splitlines() if line.startswith("iteration ") for name in line.split()]
-    whole = agentrl(command, recorded).splitlines()[0].split()
-    assert [name for name in heads if name != "iteration"] == whole[1:], (
+    full_heads = agentrl(command, recorded).splitlines()[0].split()
+    assert [name for name in heads if name != "iteration"] == full_heads[1:], (
         "every column is there once, beside its iteration"
     )
     assert (heads.count("iteration") == 1) == (columns == 200 or (command, columns) == ("ls", 80))
@@ -171,15 +171,15 @@ def test_show_prints_the_group_text_and_advantages_of_a_trajectory(agentrl, reco
     flat = re.sub(r"[\s│├└─]+", "", printed)
     run = scan(recorded)
     members = run.trajectories.filter(group_id=branch["group_id"]).collect()
-    told = re.findall(r"trajector(?:y|ies)([\d,]+):finished", flat)
-    assert sorted(int(number) for ids in told for number in ids.split(",")) == sorted(members["trajectory_id"])
+    id_lists = re.findall(r"trajector(?:y|ies)([\d,]+):finished", flat)
+    assert sorted(int(number) for ids in id_lists for number in ids.split(",")) == sorted(members["trajectory_id"])
     assert f"reward{branch['reward']:.3f},shownbelow" in flat
     assert f"branchoftrajectory{branch['parent_trajectory']}" in flat
     path = run.trajectories.filter(trajectory_id=branch["trajectory_id"]).agentrl.paths(run).collect()["tokens"][0]
     text = Tokenizer.from_file(str(recorded / "start" / "tokenizer.json")).decode(path, skip_special_tokens=False)
-    shown = re.sub(r"(step\d+:action|observation:|prompt:)", "\n", flat[flat.index("shownbelow") :])
+    text_below = re.sub(r"(step\d+:action|observation:|prompt:)", "\n", flat[flat.index("shownbelow") :])
     for piece in re.findall(r"<(?:call|answer|result)>[^<]*<[^<]*>", text):
-        assert re.sub(r"\s+", "", piece) in shown
+        assert re.sub(r"\s+", "", piece) in text_below
     tokens = run.draws.filter(trajectory_id=branch["trajectory_id"]).agentrl.tokens(run).collect()
     for step in tokens.partition_by("step", maintain_order=True):
         assert f"action,{len(step)}tokens" in flat
@@ -207,9 +207,9 @@ def test_show_without_a_tokenizer_shows_ids(agentrl, recorded, tmp_path) -> None
     tokens = scan(run).nodes.collect()["tokens"][0].to_list()
     ids = " ".join(map(str, tokens))
     assert ids in agentrl("show", run, 0)
-    given = agentrl("show", run, 0, "--tokenizer", recorded / "start")
-    assert given == agentrl("show", recorded, 0)
-    assert given == agentrl("show", run, 0, "--tokenizer", recorded / "start" / "tokenizer.json")
+    output = agentrl("show", run, 0, "--tokenizer", recorded / "start")
+    assert output == agentrl("show", recorded, 0)
+    assert output == agentrl("show", run, 0, "--tokenizer", recorded / "start" / "tokenizer.json")
     missing = agentrl("show", run, 0, "--tokenizer", tmp_path, status=1)
     assert f"{tmp_path / 'tokenizer.json'} does not exist" in missing
     (tmp_path / "tokenizer.json").write_text("{}")
@@ -456,20 +456,24 @@ def test_verify_finds_a_flipped_bit(agentrl, recorded, tmp_path) -> None:
 
 def test_a_closed_pipe_is_not_an_error(recorded) -> None:
     command = f"{sys.executable} -m agentrl_core show {recorded} 0 | head -1"
-    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False)
-    assert (done.stdout.count("\n"), done.stderr) == (1, "")
+    completed = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False
+    )
+    assert (completed.stdout.count("\n"), completed.stderr) == (1, "")
 
 
 def test_a_missing_package_is_named_with_its_install_command(recorded) -> None:
     code = "import sys; sys.modules['rich'] = None; from agentrl_core.cli import main; sys.exit(main(sys.argv[1:]))"
-    done = subprocess.run([sys.executable, "-c", code, "ls", recorded], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "agentrl: ls needs rich: pip install 'agentrl-core[cli]'\n")
+    completed = subprocess.run(
+        [sys.executable, "-c", code, "ls", recorded], capture_output=True, text=True, check=False
+    )
+    assert (completed.returncode, completed.stderr) == (1, "agentrl: ls needs rich: pip install 'agentrl-core[cli]'\n")
 
 
 def test_without_a_command_the_commands_are_listed() -> None:
-    done = program()
-    assert done.returncode == 0
-    assert all(f"    {command} " in done.stdout for command in COMMANDS)
+    completed = program()
+    assert completed.returncode == 0
+    assert all(f"    {command} " in completed.stdout for command in COMMANDS)
 
 
 def test_invalid_arguments_are_reported() -> None:
@@ -480,6 +484,6 @@ def test_invalid_arguments_are_reported() -> None:
         (["show", "run", "x"], "argument TRAJECTORY: invalid int value: 'x'"),
         (["export", "run", "--to", "x.jsonl", "--table", "no"], "argument --table: invalid choice: 'no'"),
     ):
-        done = program(*arguments)
-        assert done.returncode == 2
-        assert message in done.stderr
+        completed = program(*arguments)
+        assert completed.returncode == 2
+        assert message in completed.stderr

@@ -72,7 +72,7 @@ def printed(capsys: pytest.CaptureFixture[str], command: str, run: Path) -> dict
 
 
 def test_counts_of_drawn_and_left_out_trajectories(run) -> None:
-    wanted = {
+    expected = {
         "iteration": [0, 1, 2, 3, 4],
         "groups": [3, 2, 0, 2, 1],
         "trajectories": [6, 4, 0, 4, 2],
@@ -81,20 +81,20 @@ def test_counts_of_drawn_and_left_out_trajectories(run) -> None:
         "success": [1.0, 1.0, None, 1.0, 1.0],  # of known outcomes: members 1 do not count
         "reward": [0.5, 0.5, None, 0.5, 0.5],
     }
-    assert rollout_counts(scan(run)).to_dict(as_series=False) == wanted
-    found = statistics(scan(run))
-    assert found.select(*wanted).to_dict(as_series=False) == wanted
-    assert found["drawn_groups"].to_list() == [2, 0, 0, 3, 1]
-    assert found["drawn_reward"].to_list() == [0.5, None, None, 0.75, 0.5]
+    assert rollout_counts(scan(run)).to_dict(as_series=False) == expected
+    stats = statistics(scan(run))
+    assert stats.select(*expected).to_dict(as_series=False) == expected
+    assert stats["drawn_groups"].to_list() == [2, 0, 0, 3, 1]
+    assert stats["drawn_reward"].to_list() == [0.5, None, None, 0.75, 0.5]
 
 
 def test_commands_print_equal_numbers(run, capsys) -> None:
-    listed, told = printed(capsys, "ls", run), printed(capsys, "stats", run)
-    assert listed.keys() == told.keys() == {0, 1, 2, 3, 4}
-    common = [name for name in listed[0] if name in told[0]]
+    listed, stats = printed(capsys, "ls", run), printed(capsys, "stats", run)
+    assert listed.keys() == stats.keys() == {0, 1, 2, 3, 4}
+    common = [name for name in listed[0] if name in stats[0]]
     assert common == ["iteration", "groups", "trajectories", "left_out", "draws", "success", "reward"]
     assert [[row[name] for name in common] for row in listed.values()] == [
-        [row[name] for name in common] for row in told.values()
+        [row[name] for name in common] for row in stats.values()
     ]
     # tokens of actions: 2 (1 + 2 + 3), 2 (1 + 2), none, 2 + 2, 2
     assert [row["generated"] for row in listed.values()] == ["12", "6", "0", "4", "2"]
@@ -119,9 +119,9 @@ def test_ls_and_stats_agree_on_runs_with_groups_in_flight(tmp_path, capsys, cut)
     """Trajectories that a window cuts have no success, and draws a column of that name."""
     with Store.open(tmp_path / "run", sync="never") as store:
         batches = trained(Uneven(), CUTS[cut], store)
-    listed, told = printed(capsys, "ls", tmp_path / "run"), printed(capsys, "stats", tmp_path / "run")
+    listed, stats = printed(capsys, "ls", tmp_path / "run"), printed(capsys, "stats", tmp_path / "run")
     assert [int(row["draws"]) for row in listed.values()] == [batch.num_draws for batch in batches]
     for name in ("groups", "trajectories", "draws", "success", "reward"):
-        assert [row[name] for row in listed.values()] == [row[name] for row in told.values()]
+        assert [row[name] for row in listed.values()] == [row[name] for row in stats.values()]
     success = scan(tmp_path / "run").metrics.filter(pl.col("name") == "success").collect()["value"].to_list()
-    assert [float(row["success"]) for row in told.values()] == pytest.approx(success, abs=5.1e-4)
+    assert [float(row["success"]) for row in stats.values()] == pytest.approx(success, abs=5.1e-4)

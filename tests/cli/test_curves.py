@@ -83,10 +83,10 @@ def test_watch_follows_a_run_until_ctrl_c(tmp_path) -> None:
 
 def shown(terminal: int, text: str) -> None:
     """Read a terminal until it shows a text."""
-    end, seen = time.monotonic() + _SECONDS, ""
-    while text not in seen:
-        assert time.monotonic() < end, seen[-2000:]
-        seen += os.read(terminal, 1 << 16).decode(errors="replace")
+    end, output = time.monotonic() + _SECONDS, ""
+    while text not in output:
+        assert time.monotonic() < end, output[-2000:]
+        output += os.read(terminal, 1 << 16).decode(errors="replace")
 
 
 def test_compare_pairs_tasks(agentrl, recorded, tmp_path) -> None:
@@ -141,12 +141,14 @@ def test_show_prints_branches_with_equal_tokens_on_one_line(agentrl, recorded) -
         .collect()
         .with_columns(text=pl.col("tokens").cast(pl.List(pl.String)).list.join(" "))
     )
-    alike = (
+    branch_lines = (
         paths.filter(pl.col("parent_trajectory").is_null()).group_by("group_id", "text").agg(pl.col("trajectory_id"))
     )
-    found = alike.filter(pl.col("trajectory_id").list.len() > 1, pl.col("group_id") >= 3).sort("trajectory_id")
-    assert len(found) > 0
-    for ids in found["trajectory_id"]:
+    branches = branch_lines.filter(pl.col("trajectory_id").list.len() > 1, pl.col("group_id") >= 3).sort(
+        "trajectory_id"
+    )
+    assert len(branches) > 0
+    for ids in branches["trajectory_id"]:
         printed = agentrl("show", recorded, ids[0])
         above = printed[: printed.index("shown below")]
         assert f"x {len(ids)}" in above.splitlines()[-2]

@@ -48,13 +48,13 @@ def doctor(saved, capsys, monkeypatch):
 
 def test_an_engine_that_agrees(doctor):
     printed = doctor()
-    header, first, second, _, said = printed.splitlines()
+    header, first, second, _, verdict = printed.splitlines()
     assert header.split()[:5] == ["temperature", "top_p", "top_k", "tokens", "cached"]
     assert header.split()[5:] == ["mean", "largest", "position", "cause"]
     assert first.split()[:4] == ["1", "1", "0", "448"], "14 requests and 14 second turns of 16 tokens"
     assert second.split()[0] == "0.7"
     assert first.split()[-1] == second.split()[-1] == "none"
-    assert said == "engine and model agree"
+    assert verdict == "engine and model agree"
 
 
 def test_json_and_the_options(doctor):
@@ -63,9 +63,9 @@ def test_json_and_the_options(doctor):
     assert document["agree"] is True
     [finding] = document["findings"]
     assert (finding["cause"], finding["tokens"]) == ("none", 12), "a prompt, its second turn and a third"
-    wanted = {"temperature": 0.5, "top_k": 7, "top_p": 0.9, "max_tokens": 4, "stop_token_ids": [], "top": 0}
-    wanted["by_entropy"] = None
-    assert finding["sampling"] == wanted
+    sampling = {"temperature": 0.5, "top_k": 7, "top_p": 0.9, "max_tokens": 4, "stop_token_ids": [], "top": 0}
+    sampling["by_entropy"] = None
+    assert finding["sampling"] == sampling
     assert 0 <= finding["mean"] <= finding["largest"] < 1e-3
     assert finding["cached_tokens"] > 0
 
@@ -89,13 +89,13 @@ def test_wrong_calls(doctor, tmp_path, capsys):
 
 
 def test_the_layouts_of_a_saved_model(doctor):
-    name, header, *rows, _, said = doctor(engine=False).splitlines()
+    name, header, *rows, _, verdict = doctor(engine=False).splitlines()
     assert name.startswith("Qwen3ForCausalLM of ")
     assert header.split() == ["layout", "auto", "log-prob", "entropy", "gradient", "result"]
     assert [row.split()[0] for row in rows] == ["tree", "sequence", "padded"]
     assert [row.split()[-1] for row in rows] == ["equal"] * 3
     assert rows[0].split()[1] == "yes"
-    assert said == "packs run in the layout tree"
+    assert verdict == "packs run in the layout tree"
     document = json.loads(doctor("--json", engine=False))
     assert document["holds"] is True
     assert [row["layout"] for row in document["layouts"]] == ["tree", "sequence", "padded"]
@@ -139,8 +139,10 @@ def test_a_vision_model_is_checked_with_images(tmp_path, capsys, monkeypatch):
 def test_wrong_images_are_found():
     """The tower gets other pixels in packs than in the model's own forward."""
     model, processor = build("smolvlm")
-    own = model.get_image_features
-    model.get_image_features = functools.wraps(own)(lambda pixel_values, **given: own(1 - pixel_values, **given))
+    original = model.get_image_features
+    model.get_image_features = functools.wraps(original)(
+        lambda pixel_values, **arguments: original(1 - pixel_values, **arguments)
+    )
     rows = check_layouts(model, processor=processor)
     assert [row.reason is None for row in rows] == [True, True, True, False]
     assert rows[-1].logprob > 1e-3
@@ -173,11 +175,11 @@ class Doubled(torch.nn.Module):
         super().__init__()
         self.inner = inner
 
-    def forward(self, **given):
-        found = self.inner(**given)
-        if hasattr(found, "logits"):
-            found.logits = 2 * found.logits
-        return found
+    def forward(self, **inputs):
+        output = self.inner(**inputs)
+        if hasattr(output, "logits"):
+            output.logits = 2 * output.logits
+        return output
 
 
 @pytest.mark.slow

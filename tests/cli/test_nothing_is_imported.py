@@ -129,8 +129,8 @@ def test_the_page_of_a_run(naming: str, tmp_path: Path, stranger: Callable[[], b
         about = json.loads(page.partition('id="about">')[2].partition("</script>")[0])
         assert [each["name"] for each in about["recipes"]] == ["grpo"]
         links = about["recipes"][0]["phases"]["advantage"]
-        given = NAMING[naming]["advantage"]
-        names = [link["component"] for link in (given if isinstance(given, list) else [given])]
+        chain = NAMING[naming]["advantage"]
+        names = [link["component"] for link in (chain if isinstance(chain, list) else [chain])]
         assert [link["component"] for link in links] == names, "other names are shown as text"
         assert [bool(link["purpose"]) for link in links] == [
             name in ("GroupRelative", "agentrl_core.schedule:Choice") for name in names
@@ -144,8 +144,8 @@ def test_the_page_of_a_recipe(
     file = tmp_path / "mine.toml"
     file.write_text("\n".join(toml_lines(NAMING[naming])))
     assert main(["recipes", "show", str(file)]) == 0
-    shown = capsys.readouterr().out
-    assert "outside of agentrl_core" in shown
+    output = capsys.readouterr().out
+    assert "outside of agentrl_core" in output
     assert main(["recipes", "show", str(file), "--json"]) == 0
     page = json.loads(capsys.readouterr().out)
     assert page["others"]

@@ -73,9 +73,9 @@ def test_json_is_the_same(output_of: Callable[..., str]) -> None:
     assert [row["name"] for row in rows] == listed(output_of("--phase", "replay"))
     [arpo_gui] = [row for row in rows if row["name"] == "arpo_gui"]
     assert {"name": "reward.format", "level": "draw"} in arpo_gui["facts"]
-    shown = json.loads(output_of("show", "ppo", "--json"))
-    assert shown["recipe"] == json.loads(json.dumps(recipes.PPO.to_dict()))
-    assert shown["trained"] == ["critic", "policy"]
+    description = json.loads(output_of("show", "ppo", "--json"))
+    assert description["recipe"] == json.loads(json.dumps(recipes.PPO.to_dict()))
+    assert description["trained"] == ["critic", "policy"]
 
 
 def test_a_page_has_everything(output_of: Callable[..., str]) -> None:

@@ -20,31 +20,31 @@ def lines(console: Console) -> list[str]:
 
 def run(console: Console) -> list[list[str]]:
     """Run two phases; return the lines so far, after each event."""
-    seen = []
+    outputs = []
     with report.RunDisplay(console) as live:
         for phase, total in (("warm start", 2), ("learn", 1)):
             live.phase(phase, total)
-            seen.append(lines(console))
+            outputs.append(lines(console))
             for step in range(total):
                 live.rollouts(Progress(turns=step + 3))
                 live.step(loss=0.5, sampled_tokens=7)
-                seen.append(lines(console))
-    return seen
+                outputs.append(lines(console))
+    return outputs
 
 
 def test_a_log_has_a_line_for_each_phase_at_once_and_others_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "_LINE_SECONDS", math.inf)
-    seen = run(Console(file=io.StringIO(), force_terminal=False, width=80))
-    assert seen[0] == ["warm start 0/2"]
-    assert seen[2] == ["warm start 0/2"], "no more until the time is over"
-    assert seen[3] == ["warm start 0/2", "learn 0/1"]
+    outputs = run(Console(file=io.StringIO(), force_terminal=False, width=80))
+    assert outputs[0] == ["warm start 0/2"]
+    assert outputs[2] == ["warm start 0/2"], "no more until the time is over"
+    assert outputs[3] == ["warm start 0/2", "learn 0/1"]
 
 
 def test_progress_lines_show_steps_metrics_and_rollouts_of_any_duration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rollouts that take only a moment each get a line too."""
     monkeypatch.setattr(report, "_LINE_SECONDS", 0.0)
-    seen = run(Console(file=io.StringIO(), force_terminal=False, width=20))
-    first, rollouts, stepped, second, *_ = seen[2]
+    outputs = run(Console(file=io.StringIO(), force_terminal=False, width=20))
+    first, rollouts, stepped, second, *_ = outputs[2]
     assert first == "warm start 0/2"
     assert rollouts.startswith("warm start 0/2; 3 turns (")
     assert stepped == "warm start 1/2  loss 0.500  sampled_tokens 0.000"

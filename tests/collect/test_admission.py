@@ -38,7 +38,7 @@ def rolled_out(batch: Batch) -> list[tuple[int, list[float]]]:
     groups = np.asarray(table.column("group_id"))
     tasks, rewards = table.column("task_id"), np.asarray(table.column("reward"))
     rows = [np.flatnonzero(groups == group) for group in dict.fromkeys(groups.tolist())]
-    return [(int(tasks[own[0]].split()[1]), rewards[own].tolist()) for own in rows]
+    return [(int(tasks[group_rows[0]].split()[1]), rewards[group_rows].tolist()) for group_rows in rows]
 
 
 def drawn(batch: Batch) -> list[tuple[int, list[float]]]:
@@ -46,18 +46,18 @@ def drawn(batch: Batch) -> list[tuple[int, list[float]]]:
     groups, rewards = batch.keys("group_id", "draw"), np.asarray(batch.column("reward", "draw"))
     tasks = batch.texts("task_id", "draw")
     rows = [np.flatnonzero(groups == group) for group in range(batch.num_groups)]
-    return [(int(tasks[own[0]].split()[1]), rewards[own].tolist()) for own in rows]
+    return [(int(tasks[group_rows[0]].split()[1]), rewards[group_rows].tolist()) for group_rows in rows]
 
 
 def plain(groups: list[tuple[int, list[float]]], admit: DynamicSampling) -> tuple[list[tuple[int, list[float]]], int]:
     """Return the groups to admit among those rolled out, in order, and the number of retries."""
-    left, admitted = list(groups), []
+    remaining, admitted = list(groups), []
     waiting: list[tuple[int, int, list[float]]] = []
     again = 0
     seen: set[int] = set()
     for _ in range(admit.max_rounds):
         fresh = max(TASKS - len(admitted) - len(waiting), 0)
-        round_ = [left.pop(0) for _ in range(len(waiting) + fresh)]
+        round_ = [remaining.pop(0) for _ in range(len(waiting) + fresh)]
         assert [task for task, _, _ in waiting] == [task for task, _ in round_[: len(waiting)]]
         again += len(waiting)
         others = {task for task, _ in round_[len(waiting) :]}
@@ -74,7 +74,7 @@ def plain(groups: list[tuple[int, list[float]]], admit: DynamicSampling) -> tupl
                 waiting.append((task, tried + 1, members if admit.rejected == "extend" else []))
         if len(admitted) >= TASKS:
             break
-    assert not left
+    assert not remaining
     return admitted, again
 
 
@@ -104,7 +104,7 @@ def test_a_resumed_run_admits_the_same_groups(tmp_path: Path, rejected: Any) -> 
         "select": ComposedSelector(survey=Survey(tasks=1, every=1)),
         "replay": replay.Inject(memory, replay.GroupFailed(), replaces="none"),
     }
-    found = []
+    runs = []
     for name, restarts in (("whole", False), ("cut", True)):
         batches, store = [], Store.open(tmp_path / name)
         collect = collector(admit, store, **options)
@@ -123,10 +123,10 @@ def test_a_resumed_run_admits_the_same_groups(tmp_path: Path, rejected: Any) -> 
         total = sum(len(members) for k in range(6) for _, members in rolled_out(store.batch(k)) if members)
         assert store.verify() == []
         store.close()
-        found.append((batches, counted))
+        runs.append((batches, counted))
         assert total > 6 * TASKS * SIZE
-    assert found[0] == found[1]
-    assert any(1 in sources for _, _, sources in found[0][0]), "stored draws were injected"
+    assert runs[0] == runs[1]
+    assert any(1 in sources for _, _, sources in runs[0][0]), "stored draws were injected"
 
 
 def test_retries_of_rejected_tasks_are_refused_with_a_batch_policy() -> None:

@@ -30,14 +30,14 @@ def test_budgets_follow_the_numbers_of_each_iteration(tmp_path: Path) -> None:
     """Of 32 rollouts, tasks near 1/2 get more than those near 1, and equal tasks get equal numbers."""
     with arl.Store.open(tmp_path / "run") as store:
         collect = collector(store)
-        found = []
+        group_sizes = []
         for prior in ([0.5, 0.5, 0.9, 0.9], [0.9, 0.9, 0.5, 0.5], dict.fromkeys(TASKS, 0.5)):
             collect.annotate_tasks("prior", prior)
             batch = recipes.V0.credit(collect(tasks=4, group_size=8))
-            found.append([sizes(batch)[task] for task in TASKS])
+            group_sizes.append([sizes(batch)[task] for task in TASKS])
             collect.end_iteration(batch, {})
-    assert [sum(counts) for counts in found] == [32, 32, 32]
-    assert found == [[14, 14, 2, 2], [2, 2, 14, 14], [8, 8, 8, 8]]
+    assert [sum(counts) for counts in group_sizes] == [32, 32, 32]
+    assert group_sizes == [[14, 14, 2, 2], [2, 2, 14, 14], [8, 8, 8, 8]]
 
 
 def test_equal_numbers_give_an_equal_batch() -> None:

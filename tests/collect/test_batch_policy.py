@@ -31,12 +31,12 @@ Key = tuple[int, int]
 
 def keys_of_seeds(most: int = 16) -> dict[int, tuple[Key, int]]:
     """Map the first seed of each trajectory to its group and member."""
-    forest, found = Forest(seed=SEED), {}
+    forest, keys = Forest(seed=SEED), {}
     for number, key in enumerate((began, place) for began in range(30) for place in range(most)):
         forest.add_group(number, "task", key=key)
         for member in range(SIZE):
-            found[forest.segment_seed(forest.start(number, member))] = key, member
-    return found
+            keys[forest.segment_seed(forest.start(number, member))] = key, member
+    return keys
 
 
 KNOWN = keys_of_seeds()
@@ -48,17 +48,17 @@ def paths(batch: Batch) -> dict[tuple[Key, int], list[int]]:
     rows = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).iter_rows(named=True)}
     assert len(nodes)
     leaves = dict(pl.DataFrame(batch.trajectories).select("trajectory_id", "leaf_node_id").iter_rows())
-    found: dict[tuple[Key, int], list[int]] = {}
+    tokens_by_name: dict[tuple[Key, int], list[int]] = {}
     for trajectory in batch.column("trajectory_id", "draw").tolist():
         path, node = [], leaves[trajectory]
         while node is not None and node >= 0:
             path.append(rows[node])
             node = rows[node]["parent_id"]
-        said = [row for row in reversed(path) if row["policy_version"] is not None]
-        name = KNOWN[said[0]["seed"]]
-        assert name not in found, "twice in one batch"
-        found[name] = [token for row in said for token in row["tokens"]]
-    return found
+        sampled_rows = [row for row in reversed(path) if row["policy_version"] is not None]
+        name = KNOWN[sampled_rows[0]["seed"]]
+        assert name not in tokens_by_name, "twice in one batch"
+        tokens_by_name[name] = [token for row in sampled_rows for token in row["tokens"]]
+    return tokens_by_name
 
 
 def long_ones(batch: Batch) -> int:
@@ -67,28 +67,28 @@ def long_ones(batch: Batch) -> int:
 
 def ages(batches: list[Batch]) -> dict[bool, list[int]]:
     """Return how many iterations each group was in flight before its batch: for long groups, and for others."""
-    found: dict[bool, list[int]] = {True: [], False: []}
+    by_length: dict[bool, list[int]] = {True: [], False: []}
     for iteration, batch in enumerate(batches):
         tasks = dict(zip(paths(batch), batch.texts("task_id", "draw"), strict=True))
         for (began, _), task in {key: task for (key, _), task in tasks.items()}.items():
-            found[turns(task) == LONG].append(iteration - began)
-    return found
+            by_length[turns(task) == LONG].append(iteration - began)
+    return by_length
 
 
 def test_who_ends_first_is_biased_and_who_begins_first_is_not() -> None:
     """In order of arrival, long episodes come later than others; none is lost or duplicated."""
     count = 24
     in_order = trained(Uneven(), BatchPolicy(), until=count)
-    found = ages(in_order)
-    assert found[True]
-    assert set(found[True] + found[False]) == {0}
+    by_length = ages(in_order)
+    assert by_length[True]
+    assert set(by_length[True] + by_length[False]) == {0}
     # Three standard deviations of the number of long episodes, which are drawn by groups with chance 1 / 8.
     spread = 3 * SIZE * np.sqrt(count * TASKS / LONG * (1 - 1 / LONG))
     assert abs(sum(map(long_ones, in_order)) - count * TASKS * SIZE / LONG) <= spread
     arrived = trained(Uneven(seconds=0.002), BatchPolicy(oversample=2.0), until=count)
-    found = ages(arrived)
-    assert found[True]
-    assert np.mean(found[True]) > np.mean(found[False]), "they wait, and are older"
+    by_length = ages(arrived)
+    assert by_length[True]
+    assert np.mean(by_length[True]) > np.mean(by_length[False]), "they wait, and are older"
     assert long_ones(arrived[0]) < TASKS * SIZE / 2 <= arrived[0].num_draws
     names = [name for batch in arrived for name in paths(batch)]
     assert len(names) == len(set(names)) == count * TASKS * SIZE
@@ -107,8 +107,8 @@ def test_who_ends_first_is_biased_and_who_begins_first_is_not() -> None:
 )
 def test_no_draw_is_older_than_the_bounds(begun: float, carried: int, late: Any, staleness: int) -> None:
     """min policy version of iteration i >= i - staleness - carried; stragglers are awaited or dropped."""
-    cut = BatchPolicy(oversample=begun, max_carryovers=carried, stragglers=late)
-    batches = trained(Uneven(), cut, staleness=staleness)
+    policy = BatchPolicy(oversample=begun, max_carryovers=carried, stragglers=late)
+    batches = trained(Uneven(), policy, staleness=staleness)
     names = [name for batch in batches for name in paths(batch)]
     assert len(names) == len(set(names))
     for iteration, batch in enumerate(batches):
@@ -128,30 +128,30 @@ def test_each_iteration_continues_trajectories_by_at_most_a_token_window() -> No
     unfinished = 0
     for iteration, batch in enumerate(batches):
         assert batch.num_draws == TASKS * SIZE, "the number of those in flight is the same"
-        said = paths(batch)
-        for name, tokens in said.items():
+        trajectories = paths(batch)
+        for name, tokens in trajectories.items():
             before = known.get(name, [])
             assert tokens[: len(before)] == before
             assert 0 < len(tokens) - len(before) <= 8
-        known |= said
+        known |= trajectories
         success, status = batch.column("success", "draw"), pl.DataFrame(batch.trajectories)["status"].to_list()
         unfinished += int(np.isnan(success.astype(float)).sum())
         assert np.isfinite(batch.column("score", "draw")).all()
         assert set(status) <= {0, 1}
         versions = batch.column("policy_version", "token")
-        assert (versions == iteration).sum() == sum(len(tokens) for tokens in said.values()) - sum(
-            len(tokens) for tokens in before_of(said, batches[:iteration]).values()
+        assert (versions == iteration).sum() == sum(len(tokens) for tokens in trajectories.values()) - sum(
+            len(tokens) for tokens in before_of(trajectories, batches[:iteration]).values()
         )
     assert unfinished > 0
-    whole = trained(Uneven(), BatchPolicy())
-    for name, tokens in paths(whole[0]).items():
+    by_iteration = trained(Uneven(), BatchPolicy())
+    for name, tokens in paths(by_iteration[0]).items():
         assert known[name] == tokens[: len(known[name])], "as if nothing had been cut"
 
 
-def before_of(said: dict[Any, list[int]], batches: list[Batch]) -> dict[Any, list[int]]:
+def before_of(trajectories: dict[Any, list[int]], batches: list[Batch]) -> dict[Any, list[int]]:
     """Return the tokens of each trajectory in the previous batch."""
     last = paths(batches[-1]) if batches else {}
-    return {name: last.get(name, []) for name in said}
+    return {name: last.get(name, []) for name in trajectories}
 
 
 def test_a_window_counts_no_attempt_before_the_end(tmp_path: Path) -> None:
@@ -180,13 +180,13 @@ def test_kills_lose_nothing_and_do_nothing_twice(tmp_path: Path, name: str, stal
         for number in range(KILLS + 1):
             process.stdin.write(f"{rng.randint(1, 6) if number < KILLS else 0}\n")
             process.stdin.flush()
-            said = process.stdout.readline().split()
-            kills += said == ["died", str(int(signal.SIGKILL))]
-        assert said == ["died", "0"]
+            status = process.stdout.readline().split()
+            kills += status == ["died", str(int(signal.SIGKILL))]
+        assert status == ["died", "0"]
         process.stdin.close()
     assert kills == KILLS
-    asked = Counter((tmp_path / "asked").read_text(encoding="ascii").split())
-    assert sum(asked.values()) - len(asked) <= kills, (
+    requests = Counter((tmp_path / "asked").read_text(encoding="ascii").split())
+    assert sum(requests.values()) - len(requests) <= kills, (
         "what was sampled is asked again only where a kill cut its answer off"
     )
     with Store.open(tmp_path / "run", sync="never") as store:
@@ -210,34 +210,34 @@ def test_kills_lose_nothing_and_do_nothing_twice(tmp_path: Path, name: str, stal
         if seed in KNOWN
     } - in_batches.keys()
     assert bool(stopped) == (name == "drop")
-    begun = aloft | stopped | in_batches.keys()
+    started = aloft | stopped | in_batches.keys()
     for began in range(ITERATIONS):
-        places = {place for key, place in begun if key == began}
+        places = {place for key, place in started if key == began}
         assert places == set(range(len(places))), "no task is skipped"
 
 
 def test_invalid_or_unsupported_batch_policies_are_refused() -> None:
     world = Uneven()
-    for wrong, said in (
+    for wrong, message in (
         ({"oversample": 0.5}, "oversample=0.5; give a number of at least 1"),
         ({"max_new_tokens": 0}, "max_new_tokens=0; give a whole number of at least 1, or None"),
         ({"max_carryovers": -1}, "max_carryovers=-1; give a whole number of at least 0, or None"),
         ({"max_new_tokens": 4, "max_carryovers": 1}, "max_carryovers=1 has no effect with max_new_tokens"),
         ({"stragglers": "never"}, "stragglers='never'; give 'wait' or 'drop'"),
-        ({"stragglers": "drop"}, "stragglers='drop' needs a limit of carry-overs"),
+        ({"stragglers": "drop"}, "stragglers='drop' needs max_carryovers, but it is None; give a whole number"),
     ):
-        with pytest.raises(InvalidInputError, match=said):
+        with pytest.raises(InvalidInputError, match=message):
             BatchPolicy(**wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match=r"batch_policy=2; give a collect\.BatchPolicy"):
         Collector(world, world, recipes.GRPO, batch_policy=2)  # type: ignore[arg-type]
-    cut = BatchPolicy(oversample=2.0)
+    policy = BatchPolicy(oversample=2.0)
     with pytest.raises(InvalidInputError, match=r"EarlyStop.* decides over all groups"):
-        Collector(world, world, recipes.GRPO.replace(rollout=EarlyStop()), batch_policy=cut)
+        Collector(world, world, recipes.GRPO.replace(rollout=EarlyStop()), batch_policy=policy)
     with pytest.raises(InvalidInputError, match="context_tokens is a Schedule"):
-        Collector(world, world, recipes.GRPO, batch_policy=cut, context_tokens=Schedule(8, 16, iterations=2))
+        Collector(world, world, recipes.GRPO, batch_policy=policy, context_tokens=Schedule(8, 16, iterations=2))
     world.replayable = False  # type: ignore[attr-defined]
     with pytest.raises(InvalidInputError, match="replayable=False"):
-        Collector(world, world, recipes.GRPO, batch_policy=cut)
+        Collector(world, world, recipes.GRPO, batch_policy=policy)
     Collector(world, world, recipes.GRPO, batch_policy=BatchPolicy())
 
 
@@ -245,6 +245,6 @@ def test_an_evaluation_has_no_window() -> None:
     # Five of the tasks have episodes of 8 turns of 3 tokens each; a batch takes at most 8 tokens of a trajectory.
     world = Uneven()
     collect = Collector(world, world, recipes.GRPO, task_pool=40, batch_policy=BatchPolicy(max_new_tokens=8))
-    found = collect.evaluate(tasks=40, split="train")
-    assert found.samples.tolist() == [1] * 40
-    assert found.success == 1.0
+    evaluation = collect.evaluate(tasks=40, split="train")
+    assert evaluation.samples.tolist() == [1] * 40
+    assert evaluation.success == 1.0

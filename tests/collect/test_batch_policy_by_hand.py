@@ -42,13 +42,13 @@ class Aloft:
 
     began: int
     place: int
-    said: Counter[int] = field(default_factory=Counter)
+    generated: Counter[int] = field(default_factory=Counter)
     window: int = 0
     drawn: Counter[int] = field(default_factory=Counter)
 
     @property
     def over(self) -> bool:
-        return self.said.total() == TURN * turns(self.began, self.place)
+        return self.generated.total() == TURN * turns(self.began, self.place)
 
 
 class Paper:
@@ -76,14 +76,14 @@ class Paper:
         self.delivered = self.is_cut()
 
     def undrawn(self) -> int:
-        return SIZE * sum((group.said - group.drawn).total() for group in self.aloft)
+        return SIZE * sum((group.generated - group.drawn).total() for group in self.aloft)
 
     def waits(self, group: Aloft) -> bool:
         return not group.over and group.window != self.cut.max_new_tokens
 
     def say(self, group: Aloft) -> None:
         """Generate a token of each of its trajectories."""
-        group.said[self.iteration] += 1
+        group.generated[self.iteration] += 1
         group.window += 1
         self.generated += SIZE
         if group.over:
@@ -92,30 +92,30 @@ class Paper:
 
     def is_cut(self) -> bool:
         """Cut the batch if it is due; return whether it was cut."""
-        cut = self.cut
+        policy = self.cut
         due = [
             each
             for each in self.aloft
-            if cut.max_carryovers is not None and self.iteration - each.began >= cut.max_carryovers
+            if policy.max_carryovers is not None and self.iteration - each.began >= policy.max_carryovers
         ]
-        if cut.max_new_tokens is not None:
+        if policy.max_new_tokens is not None:
             if any(map(self.waits, self.aloft)):
                 return False
             batch, dropped = list(self.aloft), []
         else:
-            if len(self.ended) < TASKS or (cut.stragglers == "wait" and not all(each.over for each in due)):
+            if len(self.ended) < TASKS or (policy.stragglers == "wait" and not all(each.over for each in due)):
                 return False
             batch = [each for each in self.ended if each in due]
             batch += [each for each in self.ended if each not in due][: max(TASKS - len(batch), 0)]
-            batch = batch[:TASKS] if cut.stragglers == "drop" else batch
-            dropped = [each for each in due if each not in batch] if cut.stragglers == "drop" else []
+            batch = batch[:TASKS] if policy.stragglers == "drop" else batch
+            dropped = [each for each in due if each not in batch] if policy.stragglers == "drop" else []
         new = Counter[int]()
         for group in batch:
-            new += group.said - group.drawn
-            group.drawn = Counter(group.said)
-        gone = [each for each in batch if each.over] + dropped
-        lost = SIZE * sum((each.said - each.drawn).total() for each in dropped)
-        self.aloft = [each for each in self.aloft if not any(each is other for other in gone)]
+            new += group.generated - group.drawn
+            group.drawn = Counter(group.generated)
+        removed = [each for each in batch if each.over] + dropped
+        lost = SIZE * sum((each.generated - each.drawn).total() for each in dropped)
+        self.aloft = [each for each in self.aloft if not any(each is other for other in removed)]
         account = {
             "generated": self.generated,
             "consumed": SIZE * new.total(),
@@ -146,24 +146,28 @@ class Clock(SmallWorld):
         return StepResult(reward=float(seed % 2), terminated=True, success=True)
 
     async def generate(self, request: Request) -> Segment:
-        version, said = self.policy_version, list[int]()
-        begun = int(np.argmax(request.tokens[::-1] < SAID))
+        version, sampled = self.policy_version, list[int]()
+        prefix_length = int(np.argmax(request.tokens[::-1] < SAID))
         self.loop = asyncio.get_running_loop()
         over: asyncio.Future[str] = self.loop.create_future()
-        whole = min(TURN - begun, request.sampling.max_tokens)
-        self.ticking[request] = said, whole, over
+        length = min(TURN - prefix_length, request.sampling.max_tokens)
+        self.ticking[request] = sampled, length, over
         try:
             reason = await over
         finally:
             del self.ticking[request]
-        if reason == "stop" and begun + whole < TURN:
+        if reason == "stop" and prefix_length + length < TURN:
             reason = "length"
         elif reason == "stop":
-            said[-1] = END
-        if len(said) and begun == 0 and np.sum(request.tokens == END) + 1 == turns(*map(int, request.group.split("."))):
-            said[0] = LAST
-        numbers = np.zeros(len(said), np.float32)
-        return Segment(np.array(said, np.int32), numbers, numbers, reason, version, request.seed)  # type: ignore[arg-type]
+            sampled[-1] = END
+        if (
+            len(sampled)
+            and prefix_length == 0
+            and np.sum(request.tokens == END) + 1 == turns(*map(int, request.group.split(".")))
+        ):
+            sampled[0] = LAST
+        numbers = np.zeros(len(sampled), np.float32)
+        return Segment(np.array(sampled, np.int32), numbers, numbers, reason, version, request.seed)  # type: ignore[arg-type]
 
     def waiting(self) -> Counter[str]:
         """Return how many trajectories of each group wait."""
@@ -176,10 +180,10 @@ class Clock(SmallWorld):
         assert done.wait(QUIET)
 
     def _tick(self, group: str, done: threading.Event) -> None:
-        for request, (said, whole, over) in list(self.ticking.items()):
+        for request, (sampled, length, over) in list(self.ticking.items()):
             if request.group == group and not over.done():
-                said.append(SAID)
-                if len(said) == whole:
+                sampled.append(SAID)
+                if len(sampled) == length:
                     over.set_result("stop")
         done.set()
 

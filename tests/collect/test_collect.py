@@ -64,10 +64,10 @@ def test_every_sampled_token_is_stored_with_its_log_prob_and_version(world, warm
     assert len(actions) == len(sampled) > 0
     key = lambda tokens, logprobs, seed, version: (seed, version, tuple(tokens), tuple(np.float32(logprobs).tolist()))  # noqa: E731
     expected = sorted(key(s.tokens.tolist(), s.logprobs, s.seed, s.policy_version) for s in sampled)
-    found = sorted(
+    actual = sorted(
         key(row["tokens"], row["logprobs"], row["seed"], row["policy_version"]) for row in actions.iter_rows(named=True)
     )
-    assert found == expected
+    assert actual == expected
     assert set(actions["policy_version"]) == {0, 1}
 
 
@@ -82,24 +82,24 @@ def test_entropy_branching_fills_its_budget_and_forks_after_tool_results(world, 
     nodes = pl.DataFrame(batch.nodes)
     forks = trajectories.filter(pl.col("parent_trajectory").is_not_null())
     assert len(forks) > 0
-    left = forks.join(nodes, left_on="branch_node", right_on="node_id")
-    assert set(left["kind"]) == {2}, "branches leave behind an observation"
+    branch_nodes = forks.join(nodes, left_on="branch_node", right_on="node_id")
+    assert set(branch_nodes["kind"]) == {2}, "branches leave behind an observation"
     assert batch.sharing_ratio > 1.2
     # A branch's inherited steps equal those of its parent, token for token.
     steps = pl.DataFrame(batch.steps)
     inherited = steps.filter(pl.col("trajectory_id") != pl.col("origin_trajectory_id"))
-    own = steps.join(
+    joined = steps.join(
         inherited, left_on=["trajectory_id", "step"], right_on=["origin_trajectory_id", "step"], suffix="_inherited"
     )
-    assert len(own) == len(inherited) > 0
-    assert (own["node_id"] == own["node_id_inherited"]).all()
-    assert (own["state_key"] == own["state_key_inherited"]).all()
+    assert len(joined) == len(inherited) > 0
+    assert (joined["node_id"] == joined["node_id_inherited"]).all()
+    assert (joined["state_key"] == joined["state_key_inherited"]).all()
 
 
 def test_an_interrupted_collection_resumes_to_the_same_batch(world, warm_policy, tmp_path):
     policy, tokenizer = warm_policy
     generate = engine.Transformers(policy, tokenizer, batch_invariant=True)
-    whole = arl.Collector(generate, world, recipes.GRPO, **LIMITS)(tasks=2, group_size=4)
+    uninterrupted = arl.Collector(generate, world, recipes.GRPO, **LIMITS)(tasks=2, group_size=4)
 
     def stop(progress: Progress) -> None:
         if progress.tokens:
@@ -116,9 +116,9 @@ def test_an_interrupted_collection_resumes_to_the_same_batch(world, warm_policy,
     with arl.Store.open(tmp_path) as store:
         collect = arl.Collector(generate, world, recipes.GRPO, store=store, **LIMITS)
         batch = collect(tasks=2, group_size=4)
-        assert batch.column("token", "token").tolist() == whole.column("token", "token").tolist()
+        assert batch.column("token", "token").tolist() == uninterrupted.column("token", "token").tolist()
         assert len(store.draws) == 8
-        assert same(batch, whole)
+        assert same(batch, uninterrupted)
         assert len(store.trajectories) == 8
 
 
@@ -136,9 +136,16 @@ def test_a_batch_that_was_not_trained_is_returned_again(world, warm_policy, tmp_
         again.end_iteration(recipes.GRPO.credit(batch), {"loss": 0.5}, checkpoint="weights.pt")
         assert store.iteration == again.iteration == 1
         count = first.column("token", "token").size
-        said = {"generated": count, "consumed": count, "stale": 0, "staleness": 0.0, "dropped": 0, "in_flight": 0}
-        said |= {name: store.state["metrics"]["tokens"][name] for name in ("context", "cached")}
-        assert said["context"] >= said["cached"] >= 0
+        token_counts = {
+            "generated": count,
+            "consumed": count,
+            "stale": 0,
+            "staleness": 0.0,
+            "dropped": 0,
+            "in_flight": 0,
+        }
+        token_counts |= {name: store.state["metrics"]["tokens"][name] for name in ("context", "cached")}
+        assert token_counts["context"] >= token_counts["cached"] >= 0
         state = store.state
         assert state["run"].pop("tasks")["world"]["tasks"] == 64
         solved = {name: state["metrics"].pop(name) for name in ("success", "success@chain_sum", "success@lcm")}
@@ -148,7 +155,7 @@ def test_a_batch_that_was_not_trained_is_returned_again(world, warm_policy, tmp_
         assert state == {
             "metrics": {
                 "collect": {"draws": 8, "unscored": 0, "failed": 0, "abandoned": 0},
-                "tokens": said,
+                "tokens": token_counts,
                 "loss": 0.5,
             },
             "checkpoint": "weights.pt",
@@ -204,43 +211,43 @@ def test_evaluation_counts_solved_tasks(world, warm_policy):
         return f"<answer>{answers.get(question, 'no')}</answer>"
 
     script = engine.Scripted(tokenizer, reply)
-    found = evaluate(script, world, tasks=8, samples=3)
-    assert found.success == 6 / 8
-    assert found.successes.tolist() == [3] * 6 + [0] * 2
+    evaluation = evaluate(script, world, tasks=8, samples=3)
+    assert evaluation.success == 6 / 8
+    assert evaluation.successes.tolist() == [3] * 6 + [0] * 2
     kinds = {
-        domain: [n for n, each in zip(found.successes, found.domains, strict=True) if each == domain]
-        for domain in found.domains
+        domain: [n for n, each in zip(evaluation.successes, evaluation.domains, strict=True) if each == domain]
+        for domain in evaluation.domains
     }
-    assert found.by_domain() == pytest.approx(
+    assert evaluation.by_domain() == pytest.approx(
         {domain: sum(solved) / 3 / len(solved) for domain, solved in kinds.items()}
     )
-    assert [found.pass_at(tries) for tries in (1, 3)] == [6 / 8, 6 / 8]
-    low, high = found.interval()
+    assert [evaluation.pass_at(tries) for tries in (1, 3)] == [6 / 8, 6 / 8]
+    low, high = evaluation.interval()
     assert 0.3 < low < 6 / 8 < high <= 1
     with pytest.raises(InvalidInputError, match="tries=4; give a whole number from 1 to 3"):
-        found.pass_at(4)
+        evaluation.pass_at(4)
 
 
 def test_the_interval_is_that_of_a_plain_bootstrap():
     successes, samples = np.array([0, 1, 4, 4, 2, 0, 3, 4, 4, 1]), np.full(10, 4)
-    found = Evaluation(successes, samples, ["task"] * 10, ["x"] * 10, np.zeros(10), None)
+    evaluation = Evaluation(successes, samples, ["task"] * 10, ["x"] * 10, np.zeros(10), None)
     rng = np.random.default_rng(1)
     means = [rng.choice(successes / 4, 10).mean() for _ in range(20_000)]
     # The distribution has a standard deviation of 0.13; its quantiles from 2 000 samples deviate by less than 0.01.
-    assert found.interval() == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.03)
-    assert found.interval(confidence=0.5) == pytest.approx(np.quantile(means, [0.25, 0.75]), abs=0.03)
-    alike = Evaluation(np.full(5, 2), np.full(5, 4), ["task"] * 5, ["x"] * 5, np.zeros(5), None)
-    assert alike.interval() == (0.5, 0.5)
+    assert evaluation.interval() == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.03)
+    assert evaluation.interval(confidence=0.5) == pytest.approx(np.quantile(means, [0.25, 0.75]), abs=0.03)
+    equal_rates = Evaluation(np.full(5, 2), np.full(5, 4), ["task"] * 5, ["x"] * 5, np.zeros(5), None)
+    assert equal_rates.interval() == (0.5, 0.5)
 
 
 def test_pass_at_k_is_unbiased():
     """Against the share of subsets of k of the n rollouts that contain a success."""
     for n, c in ((1, 0), (1, 1), (5, 2), (7, 6), (6, 0)):
-        found = Evaluation(np.array([c]), np.array([n]), ["task"], ["x"], np.array([0.0]), None)
+        evaluation = Evaluation(np.array([c]), np.array([n]), ["task"], ["x"], np.array([0.0]), None)
         solved = [1] * c + [0] * (n - c)
         for k in range(1, n + 1):
             subsets = list(itertools.combinations(solved, k))
-            assert found.pass_at(k) == pytest.approx(sum(map(any, subsets)) / len(subsets), abs=1e-12)
+            assert evaluation.pass_at(k) == pytest.approx(sum(map(any, subsets)) / len(subsets), abs=1e-12)
 
 
 def test_an_evaluation_touches_nothing_of_the_training(world, warm_policy, tmp_path):
@@ -256,10 +263,10 @@ def test_an_evaluation_touches_nothing_of_the_training(world, warm_policy, tmp_p
             if first is not None:
                 second = collect.evaluate(tasks=6, samples=2)
                 assert second.successes.tolist() == first.successes.tolist(), "equal weights, equal answers"
-                with arl.Store.open(tmp_path / "True" / "evaluations", read_only=True) as kept:
-                    assert kept.iteration == 2
-                    assert len(kept.draws) == 24
-                    assert kept.state["iteration"] == 1
+                with arl.Store.open(tmp_path / "True" / "evaluations", read_only=True) as evaluations:
+                    assert evaluations.iteration == 2
+                    assert len(evaluations.draws) == 24
+                    assert evaluations.state["iteration"] == 1
             batches.append((batch, pl.DataFrame(store.tasks).rows(), store.state))
     assert same(batches[0][0], batches[1][0])
     assert batches[0][1:] == batches[1][1:]

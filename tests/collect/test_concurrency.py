@@ -35,17 +35,24 @@ def test_slots_go_to_the_oldest_iteration_first_then_in_request_order() -> None:
                 order.append(name)
                 await asyncio.sleep(0)
 
-        asked = [("first", 2, 3), ("young", 1, 4), ("old a", 2, 2), ("old b", 1, 2), ("older", 9, 1), ("young b", 1, 4)]
-        await asyncio.gather(*(hold(*each) for each in asked))
+        requests = [
+            ("first", 2, 3),
+            ("young", 1, 4),
+            ("old a", 2, 2),
+            ("old b", 1, 2),
+            ("older", 9, 1),
+            ("young b", 1, 4),
+        ]
+        await asyncio.gather(*(hold(*each) for each in requests))
         return order
 
     assert asyncio.run(run()) == ["first", "older", "old a", "old b", "young", "young b"]
 
 
 def test_environments_share_one_slot_limiter_or_have_their_own() -> None:
-    shared, own = slot_limiters(4, ["a", "b"]), slot_limiters({"a": 1, "b": 2}, ["a", "b"])
+    shared, separate = slot_limiters(4, ["a", "b"]), slot_limiters({"a": 1, "b": 2}, ["a", "b"])
     assert shared["a"] is shared["b"]
-    assert own["a"] is not own["b"]
+    assert separate["a"] is not separate["b"]
 
 
 def test_places_that_are_given_back_go_to_who_waits() -> None:

@@ -116,8 +116,8 @@ def test_observations_are_messages_and_tools_are_shown() -> None:
             self.turns += 1
             if self.turns == 2:
                 return StepResult(reward=float(action == "3"), terminated=True, success=action == "3")
-            said = [{"role": "tool", "content": "3"}, {"role": "user", "content": "so?"}]
-            return StepResult(said, flags=StepFlag.TOOL_RESULT)
+            messages = [{"role": "tool", "content": "3"}, {"role": "user", "content": "so?"}]
+            return StepResult(messages, flags=StepFlag.TOOL_RESULT)
 
         def state_key(self) -> bytes:
             return bytes([self.turns])
@@ -158,16 +158,16 @@ class Restoring(SmallWorld):
 
     def reset(self, task: Task, seed: int) -> Any:
         episode = super().reset(task, seed)
-        taken: list[str] = []
+        actions: list[str] = []
         step = episode.step
 
         def counted(action: str) -> Any:
             self.steps += 1
-            taken.append(action)
+            actions.append(action)
             return step(action)
 
         episode.step = counted
-        episode.snapshot = lambda: "|".join(taken).encode()
+        episode.snapshot = lambda: "|".join(actions).encode()
         return episode
 
     def restore(self, task: Task, seed: int, actions: Sequence[str], snapshot: bytes | None) -> Any:
@@ -217,11 +217,11 @@ def test_it_works_inside_a_running_loop() -> None:
 
 
 def test_programs_can_read_the_statistics_of_their_task(tmp_path: Path) -> None:
-    seen: list[dict[str, Any]] = []
+    statistics: list[dict[str, Any]] = []
 
     class Looking(Rollout):
         async def group(self, group: Group) -> None:
-            seen.append(dict(group.statistics))
+            statistics.append(dict(group.statistics))
             await group.run(group.start_many(group.size))
 
     world = SmallWorld()
@@ -229,15 +229,15 @@ def test_programs_can_read_the_statistics_of_their_task(tmp_path: Path) -> None:
         collect = arl.Collector(world, world, recipes.GRPO.replace(rollout=Looking()), store=store, task_pool=2)
         for _ in range(3):
             collect.end_iteration(recipes.GRPO.credit(collect(tasks=2, group_size=3)), {})
-    assert seen[:2] == [{}, {}]
-    assert [row["attempts"] for row in seen[2:]] == [3.0, 3.0, 6.0, 6.0]
+    assert statistics[:2] == [{}, {}]
+    assert [row["attempts"] for row in statistics[2:]] == [3.0, 3.0, 6.0, 6.0]
 
 
 def test_listeners_hear_each_iteration() -> None:
     world = SmallWorld()
-    heard: list[tuple[int, Any]] = []
+    received: list[tuple[int, Any]] = []
     collect = arl.Collector(world, world, recipes.GRPO, task_pool=2)
-    collect.on_iteration(lambda iteration, metrics: heard.append((iteration, metrics["loss"])))
+    collect.on_iteration(lambda iteration, metrics: received.append((iteration, metrics["loss"])))
     for iteration in range(2):
         collect.end_iteration(recipes.GRPO.credit(collect(tasks=1, group_size=2)), {"loss": iteration / 2})
-    assert heard == [(0, 0.0), (1, 0.5)]
+    assert received == [(0, 0.0), (1, 0.5)]

@@ -30,10 +30,10 @@ class Engine(SmallWorld):
     def __init__(self, times: int = 0) -> None:
         super().__init__()
         self.times = times
-        self.asked: dict[int, int] = {}
+        self.requests_by_seed: dict[int, int] = {}
 
     async def generate(self, request: Request) -> Segment:
-        self.asked[request.seed] = count = self.asked.get(request.seed, 0) + 1
+        self.requests_by_seed[request.seed] = count = self.requests_by_seed.get(request.seed, 0) + 1
         if count <= self.times:
             raise ConnectionError("the engine is busy")
         return await super().generate(request)
@@ -115,10 +115,10 @@ def test_a_permanent_failure_fails_only_its_own_branch(tmp_path: Path, runs: str
     assert failed["info"].str.contains("the server is down").all()
     actions = pl.DataFrame(batch.nodes).filter(pl.col("kind") == 1)
     assert len(actions) == 4 * 3 + (0 if without_tokens else 4 * 2), "sampled tokens are kept"
-    said: list[Any] = []
-    collect.on_iteration(lambda _, metrics: said.append(metrics["collect"]))
+    received: list[Any] = []
+    collect.on_iteration(lambda _, metrics: received.append(metrics["collect"]))
     collect.end_iteration(recipes.GRPO.credit(batch), {})
-    assert said == [{"draws": 4, "unscored": 0, "failed": 4, "abandoned": 0}], "without a token too"
+    assert received == [{"draws": 4, "unscored": 0, "failed": 4, "abandoned": 0}], "without a token too"
     collect.close()
 
 
@@ -147,16 +147,16 @@ def test_an_episode_that_hangs_is_given_up(tmp_path: Path, runs: str) -> None:
 def test_threads_that_are_given_up_are_counted_until_there_are_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[int] = []
+    counts: list[int] = []
     world = FailingWorld(str(tmp_path), ("fine", "hang 9"), "thread")
-    collect = collector(world, call_seconds=1.5, progress=lambda progress: seen.append(progress.abandoned))
+    collect = collector(world, call_seconds=1.5, progress=lambda progress: counts.append(progress.abandoned))
     with pytest.warns(RuntimeWarning, match="took longer than 1.5 s"):
         batch = collect(tasks=2, group_size=1)
-    assert seen[-1] == 3, "once, and two repairs"
-    said: list[Any] = []
-    collect.on_iteration(lambda _, metrics: said.append(metrics["collect"]))
+    assert counts[-1] == 3, "once, and two repairs"
+    received: list[Any] = []
+    collect.on_iteration(lambda _, metrics: received.append(metrics["collect"]))
     collect.end_iteration(recipes.GRPO.credit(batch), {})
-    assert said == [{"draws": 1, "unscored": 0, "failed": 1, "abandoned": 3}]
+    assert received == [{"draws": 1, "unscored": 0, "failed": 1, "abandoned": 3}]
     monkeypatch.setattr("agentrl_core.env.runtime.thread_worker._MOST_ABANDONED", 4)
     with pytest.raises(InvalidInputError, match=r"FailingWorld: 5 calls took longer than 1.5 s, .*: runs=\"process\""):
         collect.evaluate(tasks=2, split="train", samples=4)
@@ -200,8 +200,8 @@ def test_a_process_that_needs_too_much_memory_is_ended(tmp_path: Path, how: str)
         batch = collect(tasks=4, group_size=2)
     collect.end_iteration(recipes.GRPO.credit(batch), {})
     collect.close()
-    done = ["finished"] * 2
-    assert by_task(batch) == {"fine": done, f"{how} 1": done, f"{how} 9": ["failed"] * 2, "fail": done}
+    finished = ["finished"] * 2
+    assert by_task(batch) == {"fine": finished, f"{how} 1": finished, f"{how} 9": ["failed"] * 2, "fail": finished}
     without = FailingWorld(str(tmp_path / "without"), (f"{how} 9",), "process")
     Path(without.folder).mkdir()
     collect = collector(without)
@@ -258,7 +258,7 @@ def test_a_failing_engine_is_retried_a_limited_number_of_times(tmp_path: Path) -
     engine = Engine(times=2)
     batch = collector(world, engine=engine)(tasks=2, group_size=2)
     assert by_task(batch) == {"fine": ["finished"] * 4}
-    assert set(engine.asked.values()) == {3}
+    assert set(engine.requests_by_seed.values()) == {3}
     with pytest.warns(RuntimeWarning, match="which is left out"), pytest.raises(ConnectionError, match="is busy"):
         collector(world, engine=Engine(times=9))(tasks=2, group_size=2)
 
@@ -279,11 +279,11 @@ def test_a_program_that_raises_fails_its_group_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("groups", [2, 12])
 def test_a_program_that_always_raises_stops_the_collection(tmp_path: Path, groups: int) -> None:
-    begun: list[str] = []
+    started: list[str] = []
 
     class Wrong(rollout.Rollout):
         async def group(self, group: Group) -> None:
-            begun.append(group.name)
+            started.append(group.name)
             await group.run(group.start_many(1))
             raise KeyError("a typo")
 
@@ -292,7 +292,7 @@ def test_a_program_that_always_raises_stops_the_collection(tmp_path: Path, group
         arl.Collector(Engine(), world, recipes.GRPO.replace(rollout=Wrong()), task_pool=16, concurrency=2)(
             tasks=groups, group_size=2
         )
-    assert len(begun) <= 9, "a typo does not burn a night"
+    assert len(started) <= 9, "a typo does not burn a night"
 
 
 def test_asynchronous_episodes_run_in_the_loop() -> None:
@@ -335,11 +335,11 @@ def test_asynchronous_episodes_run_in_the_loop() -> None:
 
 
 def test_episodes_wait_side_by_side(tmp_path: Path) -> None:
-    seen: list[int] = []
+    counts: list[int] = []
     world = FailingWorld(str(tmp_path), ("fine",), seconds=0.5)
-    collect = collector(world, progress=lambda progress: seen.append(progress.at_environment))
+    collect = collector(world, progress=lambda progress: counts.append(progress.at_environment))
     collect(tasks=2, group_size=8)
-    assert max(seen) > 1, "the watcher saw several of them wait at once"
+    assert max(counts) > 1, "the watcher saw several of them wait at once"
     collect.close()
 
 
@@ -376,7 +376,7 @@ def test_invalid_attributes_of_an_environment_are_reported(
 def test_a_world_that_does_not_pickle_is_refused(tmp_path: Path) -> None:
     world = FailingWorld(str(tmp_path), ("fine",), "process")
     world.lock = threading.Lock()  # type: ignore[attr-defined]
-    with pytest.raises(InvalidInputError, match=r'runs="process", but cannot be sent to one: .*; make it picklable'):
+    with pytest.raises(InvalidInputError, match=r'runs="process", but cannot be pickled: .*; make it picklable'):
         collector(world)(tasks=1, group_size=1)
 
 

@@ -62,8 +62,8 @@ def processor(size: int = 28) -> Any:
 )
 def test_image_tokens_are_those_of_the_tokenizer_or_processor(make: Callable[[], Any], each: int) -> None:
     chat = Chat(make())
-    asked = [{"role": "user", "content": ["Two:", picture(0), picture(1), "?"]}]
-    prompt = chat.prompt(asked)
+    messages = [{"role": "user", "content": ["Two:", picture(0), picture(1), "?"]}]
+    prompt = chat.prompt(messages)
     assert prompt.tolist().count(IMAGE) == 2 * each
     runs = "".join("i" if token == IMAGE else "." for token in prompt.tolist())
     assert "i" * (2 * each) in runs, "where the template has them: one behind the other"
@@ -78,11 +78,11 @@ def test_image_tokens_are_those_of_the_tokenizer_or_processor(make: Callable[[],
         tokenize=False,
         add_generation_prompt=True,
     )
-    whole = np.repeat(
+    expected = np.repeat(
         tokens := chat.tokenizer(plain, add_special_tokens=False)["input_ids"], [_wide(t, each) for t in tokens]
     )
-    assert np.concatenate([prompt, chat.action("a"), answer]).tolist() == whole.tolist()
-    assert chat.prompt(asked).tolist() == prompt.tolist()
+    assert np.concatenate([prompt, chat.action("a"), answer]).tolist() == expected.tolist()
+    assert chat.prompt(messages).tolist() == prompt.tolist()
 
 
 def _text(text: str) -> dict[str, str]:
@@ -112,12 +112,12 @@ def test_a_template_without_a_place_for_images_refuses_them(name: str, message: 
 def test_requests_have_the_images_of_their_paths_and_the_store_has_each_once(tmp_path: Path) -> None:
     requests: list[Request] = []
 
-    def says(request: Request) -> str:
+    def reply(request: Request) -> str:
         requests.append(request)
         return "a" * (1 + request.seed % 5)
 
     with arl.Store.open(tmp_path) as store:
-        collect = arl.Collector(scripted(says), Gallery(), recipes.GRPO, store=store, task_pool=4)
+        collect = arl.Collector(scripted(reply), Gallery(), recipes.GRPO, store=store, task_pool=4)
         batch = collect(tasks=2, group_size=3)
         collect.end_iteration(recipes.GRPO.credit(batch), {})
     assert len(requests) == 2 * 3 * TURNS
@@ -148,16 +148,16 @@ def test_wherever_episodes_run_the_trees_are_the_same(runs: str) -> None:
 @pytest.mark.parametrize("count", [1, 4, 9, 17])
 def test_an_interrupted_run_resumes_with_the_same_images(tmp_path: Path, count: int) -> None:
     expected = frames(arl.Collector(scripted(), Gallery(), recipes.GRPO, task_pool=4)(tasks=2, group_size=3))
-    asked: list[int] = []
+    seeds: list[int] = []
 
-    def says(request: Request) -> str:
-        if len(asked) == count:
+    def reply(request: Request) -> str:
+        if len(seeds) == count:
             raise KeyboardInterrupt
-        asked.append(request.seed)
+        seeds.append(request.seed)
         return "a" * (1 + request.seed % 5)
 
     with arl.Store.open(tmp_path) as store, pytest.raises(KeyboardInterrupt):
-        arl.Collector(scripted(says), Gallery(), recipes.GRPO, store=store, task_pool=4)(tasks=2, group_size=3)
+        arl.Collector(scripted(reply), Gallery(), recipes.GRPO, store=store, task_pool=4)(tasks=2, group_size=3)
     later: list[int] = []
 
     def goes_on(request: Request) -> str:
@@ -168,8 +168,8 @@ def test_an_interrupted_run_resumes_with_the_same_images(tmp_path: Path, count: 
         batch = arl.Collector(scripted(goes_on), Gallery(), recipes.GRPO, store=store, task_pool=4)(
             tasks=2, group_size=3
         )
-    assert len(asked) == count
-    assert len(asked + later) == len(set(asked + later)) == 2 * 3 * TURNS, "nothing is sampled twice"
+    assert len(seeds) == count
+    assert len(seeds + later) == len(set(seeds + later)) == 2 * 3 * TURNS, "nothing is sampled twice"
     for name, table in frames(batch).items():
         assert table.equals(expected[name], null_equal=True), name
 
@@ -211,31 +211,31 @@ class Forks(rollout.Rollout):
 def test_forks_and_rollbacks_keep_the_images_before_them() -> None:
     requests: list[Request] = []
 
-    def says(request: Request) -> str:
+    def reply(request: Request) -> str:
         requests.append(request)
         return "a" * (1 + request.seed % 5)
 
-    collect = arl.Collector(scripted(says), Gallery(), recipes.GRPO.replace(rollout=Forks()), task_pool=4)
+    collect = arl.Collector(scripted(reply), Gallery(), recipes.GRPO.replace(rollout=Forks()), task_pool=4)
     batch = collect(tasks=1, group_size=1)
     assert batch.num_draws == 3
     assert len(requests) == 2 + 2 + 2 + 3
     assert all(len(request.images) == request.tokens.tolist().count(IMAGE) for request in requests)
-    seen = sorted(len(request.images) for request in requests)
-    assert seen == [0, 1, 2, 2, 3, 3, 3, 4, 4]
+    image_counts = sorted(len(request.images) for request in requests)
+    assert image_counts == [0, 1, 2, 2, 3, 3, 3, 4, 4]
 
 
 def sequences_of(batch: arl.Batch) -> list[tuple[list[int], list[bytes]]]:
     """Return tokens and images of each trained sequence."""
     plan = batch.plan(np.arange(batch.num_draws), 100_000)
-    found = []
+    sequences = []
     for index, pack in enumerate(plan):
         hashes, sequence, image = plan.images(index)
         assert len(set(hashes)) == len(hashes)
         assert sequence.tolist() == sorted(sequence.tolist())
         for place, (begin, end) in enumerate(itertools.pairwise(pack.cu_seqlens.tolist())):
-            own = [hashes[each] for each in image[sequence == place]]
-            found.append((pack.input_ids[begin:end].tolist(), own))
-    return found
+            sequence_hashes = [hashes[each] for each in image[sequence == place]]
+            sequences.append((pack.input_ids[begin:end].tolist(), sequence_hashes))
+    return sequences
 
 
 class Rewrites(rollout.Rollout):
@@ -243,14 +243,14 @@ class Rewrites(rollout.Rollout):
 
     async def branch(self, branch: Branch) -> None:
         first = await branch.turn()
-        asked, one, two = branch.prompt_messages, picture(5000), picture(5001)
-        await branch.rewrite([*asked, first, {"role": "tool", "content": ["Other:", one]}])
-        assert branch.path.images == (*images_of(asked), one)
+        prompt, one, two = branch.prompt_messages, picture(5000), picture(5001)
+        await branch.rewrite([*prompt, first, {"role": "tool", "content": ["Other:", one]}])
+        assert branch.path.images == (*images_of(prompt), one)
         second = await branch.turn()
         fork = branch.fork(second.begin)
         assert fork.path.images == branch.path.images[:3]
-        await branch.rewrite([*reversed_images(asked), second, {"role": "tool", "content": [two, "and", one]}])
-        assert branch.path.images == (*reversed(images_of(asked)), two, one)
+        await branch.rewrite([*reversed_images(prompt), second, {"role": "tool", "content": [two, "and", one]}])
+        assert branch.path.images == (*reversed(images_of(prompt)), two, one)
         while not branch.over:
             await branch.turn()
         while not fork.over:
@@ -276,22 +276,22 @@ def test_rewritten_contexts_are_stored_with_the_images_of_their_requests(program
     """Trained sequences show the same images as the requests that they were sampled from."""
     requests: list[Request] = []
 
-    def says(request: Request) -> str:
+    def reply(request: Request) -> str:
         requests.append(request)
         return "a" * (1 + request.seed % 5)
 
-    batch = arl.Collector(scripted(says), Gallery(), recipes.GRPO.replace(rollout=program), task_pool=4)(
+    batch = arl.Collector(scripted(reply), Gallery(), recipes.GRPO.replace(rollout=program), task_pool=4)(
         tasks=2, group_size=2
     )
-    shown = {}
+    request_keys = {}
     for request in requests:
         assert len(request.images) == request.tokens.tolist().count(IMAGE)
-        shown[tuple(request.tokens.tolist()), tuple(image.sha256 for image in request.images)] = True
+        request_keys[tuple(request.tokens.tolist()), tuple(image.sha256 for image in request.images)] = True
     sequences = sequences_of(batch)
     assert len(sequences) > batch.num_draws
     for tokens, hashes in sequences:
         assert tokens.count(IMAGE) == len(hashes)
-        begins = [key for key in shown if list(key[0]) == tokens[: len(key[0])]]
+        begins = [key for key in request_keys if list(key[0]) == tokens[: len(key[0])]]
         assert any(list(key[1]) == hashes for key in begins), "the last request of the sequence has its images"
     assert all(batch.blob(each) for _, hashes in sequences for each in hashes)
 
@@ -316,9 +316,9 @@ def test_a_branch_with_another_prompt_has_the_images_of_that_prompt() -> None:
 
 
 def test_an_engine_that_takes_no_images_is_refused_by_name() -> None:
-    says = scripted()
-    says.takes_images = False
-    collect = arl.Collector(says, Gallery(), recipes.GRPO, task_pool=4)
+    engine = scripted()
+    engine.takes_images = False
+    collect = arl.Collector(engine, Gallery(), recipes.GRPO, task_pool=4)
     with pytest.raises(
         UnsupportedError,
         match=r"environment Gallery shows images, but engine 'policy' \(Scripted\) does not support them",
@@ -351,8 +351,8 @@ def test_an_image_is_bytes_or_a_file(tmp_path: Path) -> None:
     path.write_bytes(picture(3).content)
     assert Image(path) == Image(str(path)) == picture(3)
     assert len({Image(path), picture(3), picture(4)}) == 2
-    made = picture(3)
-    assert repr(made) == f"Image({len(made.content)} bytes, {hashlib.sha256(made.content).hexdigest()[:16]})"
+    image = picture(3)
+    assert repr(image) == f"Image({len(image.content)} bytes, {hashlib.sha256(image.content).hexdigest()[:16]})"
     with pytest.raises(InvalidInputError, match="cannot be read"):
         Image(tmp_path / "missing.png")
     for wrong in (b"", 7, None):
@@ -362,7 +362,7 @@ def test_an_image_is_bytes_or_a_file(tmp_path: Path) -> None:
 
 def files() -> dict[str, bytes]:
     """Return a picture of 30 by 20 pixels in each format."""
-    found = {}
+    contents = {}
     for kind, options in (
         ("PNG", {}),
         ("JPEG", {}),
@@ -374,8 +374,8 @@ def files() -> dict[str, bytes]:
     ):
         file = io.BytesIO()
         Picture.new("RGB", (30, 20), (9, 8, 7)).save(file, kind, **options)
-        found[f"{kind} {options}"] = file.getvalue()
-    return found
+        contents[f"{kind} {options}"] = file.getvalue()
+    return contents
 
 
 @pytest.mark.parametrize("pillow", [True, False])
@@ -387,19 +387,19 @@ def test_pictures_are_known_by_their_headers(name: str, pillow: bool, monkeypatc
     assert picture_header(content) == (name.partition(" ")[0].lower(), 30, 20)
     assert Image(content).content == content
     for length in (1, 8):
-        with pytest.raises(InvalidInputError, match=r"no PNG, JPEG, WebP or GIF|is a damaged"):
+        with pytest.raises(InvalidInputError, match=r"not a PNG, JPEG, WebP or GIF|is a damaged"):
             Image(content[:length])
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"abc", "Image: source, 3 bytes, is no PNG, JPEG, WebP or GIF; save the picture as one of these"),
-        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is no PNG"),
+        (b"abc", "Image: source, 3 bytes, is not a PNG, JPEG, WebP or GIF; save the picture as one of these"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is not a PNG"),
         (files()["PNG {}"][:60], "is a damaged PNG"),
         (files()["PNG {}"].replace(b"IDAT", b"IDAX"), "is a damaged PNG"),
         (files()["PNG {}"][:16] + (40_000).to_bytes(4, "big") * 2, "has 40000 x 40000 pixels; give at most 89478485"),
-        (files()["PNG {}"][:16] + bytes(8), "is no PNG"),
+        (files()["PNG {}"][:16] + bytes(8), "is not a PNG"),
     ],
 )
 def test_bytes_that_are_not_an_image_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
@@ -414,5 +414,5 @@ def test_bytes_that_are_not_an_image_are_refused(content: bytes, message: str, t
 def test_a_hint_text_keeps_the_images_of_a_question() -> None:
     from agentrl_core.rollout.programs.guidance import insert_text
 
-    said = insert_text(Viewing(1).observation, "{prompt}\n\nHint: {text}", "look left")
-    assert said[1]["content"] == ["Two:", picture(1), picture(1001), "?", "\n\nHint: look left"]  # type: ignore[index]
+    messages = insert_text(Viewing(1).observation, "{prompt}\n\nHint: {text}", "look left")
+    assert messages[1]["content"] == ["Two:", picture(1), picture(1001), "?", "\n\nHint: look left"]  # type: ignore[index]

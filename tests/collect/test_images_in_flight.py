@@ -48,9 +48,9 @@ def test_groups_that_a_cut_stops_are_carried_over() -> None:
 @pytest.mark.slow
 def test_a_kill_amid_partial_rollouts_changes_nothing(tmp_path: Path) -> None:
     command = [sys.executable, str(SUPPORT / "images_in_flight.py"), str(tmp_path), "0", "7", "13"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=SUPPORT, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    quiet, *killed = map(json.loads, done.stdout.splitlines())
+    completed = subprocess.run(command, capture_output=True, text=True, cwd=SUPPORT, check=False)
+    assert completed.returncode == 0, completed.stderr[-2000:]
+    quiet, *killed = map(json.loads, completed.stdout.splitlines())
     assert quiet["died"] == [0]
     assert quiet["mixed"] > 0
     assert quiet["apart"] < 1e-4

@@ -85,10 +85,10 @@ def test_ratios_are_those_of_the_rows_that_were_sampled_here(tmp_path: Path) -> 
     for update in updates:
         for pack in update.pack(max_tokens=4096):
             update.loss(pack.run(policy), pack).backward()
-    said = updates.metrics
-    assert (said["tokens@fresh"], said["tokens@replay"]) == (48, 6)
-    assert said["ratio"] == said["ratio@fresh"] != 1.0
-    assert said["approximate_kl"] == said["approximate_kl@fresh"]
+    metrics = updates.metrics
+    assert (metrics["tokens@fresh"], metrics["tokens@replay"]) == (48, 6)
+    assert metrics["ratio"] == metrics["ratio@fresh"] != 1.0
+    assert metrics["approximate_kl"] == metrics["approximate_kl@fresh"]
     gradients = [each.grad for each in policy.parameters() if each.grad is not None]
     assert all(torch.isfinite(gradient).all() for gradient in gradients)
     assert any(gradient.abs().sum() > 0 for gradient in gradients)

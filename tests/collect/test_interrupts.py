@@ -163,15 +163,17 @@ def test_sampled_tokens_are_kept_after_an_interrupt_or_error_at_any_point(
                 continue
             with pytest.raises(error, match=place):
                 collect(tasks=6, group_size=2)
-            kept = recorded(store)
-            assert kept == {segment.seed for segment in world.generated}, "what was sampled is in the rollout log"
+            recorded_seeds = recorded(store)
+            assert recorded_seeds == {segment.seed for segment in world.generated}, (
+                "what was sampled is in the rollout log"
+            )
             assert [len(table) for table in (store.nodes, store.trajectories, store.draws, store.tasks)] == [0] * 4
         with Store.open(folder) as store:
             collect, world = collector(Trap(), store)
             assert collect.iteration == 0
             batch = collect(tasks=6, group_size=2)
             assert batch.column("token", "token").tolist() == tokens, "nothing is skipped and nothing differs"
-            assert not kept & {segment.seed for segment in world.generated}, "and nothing is sampled twice"
+            assert not recorded_seeds & {segment.seed for segment in world.generated}, "and nothing is sampled twice"
             collect.end_iteration(recipes.GRPO.credit(batch), {"loss": float("nan")})
             assert (
                 store.batch(0).column("advantage", "draw").tolist()

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from referee_game import Says
+from referee_game import NumberEngine
 from small_world import SmallWorld
 
 from agentrl_core import Batch, Collector, Store, recipes
@@ -99,11 +99,11 @@ def trained(collector: Any, path: Path, *, tasks: int, restarts: bool) -> Any:
         metrics: dict[str, Any] = {name: float(iteration) for name in NAMES if name != "steps"}
         collect.end_iteration(batch, {**metrics, "nested": dict.fromkeys(NAMES, 1.0)})
     assert store is not None
-    found = [shown(store.batch(iteration)) for iteration in range(ITERATIONS)]
+    batches = [shown(store.batch(iteration)) for iteration in range(ITERATIONS)]
     arrays = {name: array.tolist() for name, array in store.arrays.items()}
     closed = [json.loads(state) for state in pl.DataFrame(store.write_log)["state"].drop_nulls()]
     store.close()
-    return found, arrays, closed
+    return batches, arrays, closed
 
 
 def shown(batch: Batch) -> Any:
@@ -134,7 +134,7 @@ def test_names_of_tasks_domains_metrics_and_info(tmp_path: Path, staleness: int)
 
 def test_names_of_facts(tmp_path: Path) -> None:
     """Facts with these names are rejected when the collector is constructed, or stored unchanged."""
-    kept, refused = [], []
+    accepted, refused = [], []
     for number, name in enumerate(NAMES):
         for level, kind in (("step", "number"), ("trajectory", "key")):
             world = NamedWorld(NAMES[:GROUPS], {name: ExtraColumn(level, kind)})
@@ -153,8 +153,8 @@ def test_names_of_facts(tmp_path: Path) -> None:
                     assert values(name, "step").tolist() == rewards.tolist()
                 else:
                     assert set(batch.texts(name, "draw")) == {name}
-                kept.append((name, kind))
-    assert len(kept) > len(NAMES)
+                accepted.append((name, kind))
+    assert len(accepted) > len(NAMES)
     assert refused
     assert all(name in message for name, message in refused)
 
@@ -169,7 +169,7 @@ def test_names_of_agents(tmp_path: Path, first: int) -> None:
         play = SelfPlay(agents=tuple(agents))
         by_agent = TrackedBaseline(kind="ema", key="agent")
         return Collector(
-            {name: Says() for name in agents},
+            {name: NumberEngine() for name in agents},
             world,
             recipe(rollout=play, advantage=by_agent),
             store=store,

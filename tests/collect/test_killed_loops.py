@@ -23,9 +23,9 @@ PLACES = {
 def killed(folder: Path, kind: str, which: str) -> set[str]:
     """Kill the loop at writes; return the places, after a check that each kill was harmless."""
     command = [sys.executable, str(SUPPORT / "killed_loops.py"), str(folder), kind, which]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=SUPPORT, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    runs = [json.loads(line) for line in done.stdout.splitlines()]
+    completed = subprocess.run(command, capture_output=True, text=True, cwd=SUPPORT, check=False)
+    assert completed.returncode == 0, completed.stderr[-2000:]
+    runs = [json.loads(line) for line in completed.stdout.splitlines()]
     assert [run for run in runs if run["wrong"]] == []
     return {run["place"] for run in runs}
 

@@ -116,10 +116,10 @@ def test_a_plain_iteration_enters_no_feature_that_it_does_not_use(tmp_path: Path
 def test_a_feature_is_entered_if_it_is_used(options: dict[str, Any], recipe: Any, files: set[str]) -> None:
     world = World()
     collect = Collector(world, world, recipe, task_pool=40, **options)
-    with entered() as found:
+    with entered() as used_files:
         iteration(collect)
     collect.close()
-    assert files <= found
+    assert files <= used_files
     assert files <= UNUSED
 
 

@@ -43,13 +43,13 @@ class Speaker(SmallWorld):
         super().__init__()
         self.delay = delay
         self.shares_parameters = shared
-        self.asked = 0
+        self.request_count = 0
         self.ended = 0
         self._speaking: set[asyncio.Future[None]] = set()
         self._lock = threading.Lock()
 
     async def generate(self, request: Request) -> Segment:
-        self.asked += 1
+        self.request_count += 1
         version, segment = self.policy_version, await super().generate(request)
         seconds = self.delay(request)
         if seconds:
@@ -111,15 +111,15 @@ def versions(batch: Batch) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("staleness", [1, 4])
 def test_a_batch_is_that_of_one_iteration_at_a_time(staleness: int) -> None:
     """Without state, and with answers that depend on the request alone, staleness changes only versions."""
-    found = []
+    runs = []
     for ahead, delay in ((0, lambda _: 0.0), (staleness, uneven)):
         speaker = Speaker(delay)
         collect = Collector(speaker, speaker, recipes.GRPO, seed=3, task_pool=64, staleness=ahead)
         speaker.update_weights = lambda _model, version, speaker=speaker: setattr(speaker, "policy_version", version)  # type: ignore[method-assign]
-        found.append([rows(batch) for batch in trained(collect, 6, seconds=0.002)])
+        runs.append([rows(batch) for batch in trained(collect, 6, seconds=0.002)])
         collect.close()
-    assert found[0] == found[1]
-    assert [batch[4][0] for batch in found[0]] == list(range(6))
+    assert runs[0] == runs[1]
+    assert [batch[4][0] for batch in runs[0]] == list(range(6))
 
 
 @settings(max_examples=12, deadline=None)
@@ -137,10 +137,10 @@ def test_no_draw_is_older_than_the_bound(staleness: int, seconds: float, spread:
     batches = trained(collect, 6, seconds=seconds, group_size=2)
     collect.close()
     for iteration, batch in enumerate(batches):
-        found = versions(batch)
-        assert len(found) >= 8
-        assert found.min() >= iteration - staleness
-        assert found.max() <= iteration
+        draw_versions = versions(batch)
+        assert len(draw_versions) >= 8
+        assert draw_versions.min() >= iteration - staleness
+        assert draw_versions.max() <= iteration
 
 
 def test_new_weights_fall_into_segments() -> None:
@@ -164,18 +164,18 @@ def test_generation_runs_ahead_of_the_trainer_up_to_the_staleness() -> None:
     speaker = Speaker()
     collect = Collector(speaker, speaker, recipes.GRPO, task_pool=64, staleness=2)
     batch = collect(tasks=4, group_size=4)
-    asked = time.monotonic()
-    while speaker.asked < 3 * 32 and time.monotonic() < asked + QUIET:
+    started = time.monotonic()
+    while speaker.request_count < 3 * 32 and time.monotonic() < started + QUIET:
         time.sleep(0.001)
-    assert speaker.asked == 3 * 32, "two turns of 16 trajectories in each of three iterations, and no more"
+    assert speaker.request_count == 3 * 32, "two turns of 16 trajectories in each of three iterations, and no more"
     time.sleep(0.02)
-    assert speaker.asked == 3 * 32, "who is ahead waits for the oldest"
+    assert speaker.request_count == 3 * 32, "who is ahead waits for the oldest"
     collect.end_iteration(batch, {})
     collect(tasks=4, group_size=4)
-    while speaker.asked < 4 * 32 and time.monotonic() < asked + QUIET:
+    while speaker.request_count < 4 * 32 and time.monotonic() < started + QUIET:
         time.sleep(0.001)
     collect.close()
-    assert speaker.asked == 4 * 32
+    assert speaker.request_count == 4 * 32
 
 
 def test_an_engine_that_shares_the_trainers_tensors_is_refused() -> None:
@@ -226,9 +226,9 @@ def test_each_environment_has_its_own_concurrency_limit() -> None:
     worlds = {name: Counted(name) for name in most}
     collect = Collector(speaker, worlds, recipes.GRPO, task_pool=32, staleness=2, concurrency={"slow": 4, "fast": 8})
     trained(collect, 4, tasks=8)
-    found = dict(most)  # segments that are interrupted later never report their end
+    peaks = dict(most)  # segments that are interrupted later never report their end
     collect.close()
-    assert found == {"slow": 4, "fast": 8}
+    assert peaks == {"slow": 4, "fast": 8}
 
 
 class OneAtATime(Speaker):
@@ -241,17 +241,17 @@ class OneAtATime(Speaker):
     def __init__(self, *, on_demand: bool) -> None:
         super().__init__()
         self.on_demand = on_demand
-        self.asked_for_tasks = self.together = 0
+        self.task_requests = self.together = 0
         self._asking = threading.Lock()
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> Any:
         with self.alone():
-            made = super().tasks(count, split=split, start=start)  # type: ignore[arg-type]
-        return OnDemand(made, self) if self.on_demand else made
+            tasks = super().tasks(count, split=split, start=start)  # type: ignore[arg-type]
+        return OnDemand(tasks, self) if self.on_demand else tasks
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        self.asked_for_tasks += 1
+        self.task_requests += 1
         free = self._asking.acquire(blocking=False)
         self.together += not free
         time.sleep(0.005)
@@ -265,16 +265,16 @@ class OneAtATime(Speaker):
 class OnDemand(Sequence[Task]):
     """Tasks of an environment, each created on access."""
 
-    def __init__(self, made: list[Task], world: OneAtATime) -> None:
-        self.made = made
+    def __init__(self, tasks: list[Task], world: OneAtATime) -> None:
+        self.created = tasks
         self.world = world
 
     def __len__(self) -> int:
-        return len(self.made)
+        return len(self.created)
 
     def __getitem__(self, row: Any) -> Any:
         with self.world.alone():
-            return self.made[row]
+            return self.created[row]
 
 
 @pytest.mark.parametrize("on_demand", [False, True])
@@ -288,7 +288,7 @@ def test_tasks_are_requested_by_one_thread_at_a_time(*, on_demand: bool) -> None
     trained(collect, 2, group_size=2)
     collect.close()
     # The training pool and the evaluation; on demand also the first task of each, and those of five iterations.
-    assert world.asked_for_tasks >= (2 + 2 + 5 * 4 if on_demand else 2)
+    assert world.task_requests >= (2 + 2 + 5 * 4 if on_demand else 2)
     assert world.together == 0
 
 
@@ -314,40 +314,40 @@ def test_an_error_of_a_program_is_raised_and_the_run_can_continue(tmp_path: Path
         with pytest.raises(InvalidInputError, match="in the program of iteration 2"):
             collect(tasks=4, group_size=4)
         fails[0] = False
-        before = speaker.asked
+        before = speaker.request_count
         batches += trained(collect, 3)
         collect.close()
         # Iteration 2 had its first turns, 3 and 4 had a part of theirs; nothing of it is requested again.
-        assert speaker.asked - before <= 2 * 16 + 3 * 32
+        assert speaker.request_count - before <= 2 * 16 + 3 * 32
         assert [rows(batch)[0] for batch in batches] == [rows(batch)[0] for batch in expected]
 
 
 def test_evaluation_in_between_touches_nothing(tmp_path: Path) -> None:
-    found = []
+    runs = []
     for evaluates in (False, True):
         speaker = Speaker(uneven)
         with Store.open(tmp_path / str(evaluates), sync="never") as store:
             collect = Collector(speaker, speaker, recipes.GRPO, seed=3, task_pool=64, staleness=2, store=store)
-            said = []
+            samples = []
             for _ in range(4):
                 batch = collect(tasks=3, group_size=4)
                 if evaluates:
-                    said.append(collect.evaluate(tasks=5, samples=2).samples.tolist())
+                    samples.append(collect.evaluate(tasks=5, samples=2).samples.tolist())
                 collect.end_iteration(batch, {})
             collect.close()
-            found.append([store.batch(iteration).column("token", "token").tolist() for iteration in range(4)])
-            assert said in ([], [[2] * 5] * 4)
-    assert found[0] == found[1]
+            runs.append([store.batch(iteration).column("token", "token").tolist() for iteration in range(4)])
+            assert samples in ([], [[2] * 5] * 4)
+    assert runs[0] == runs[1]
 
 
 def test_the_states_of_an_iteration_are_those_of_its_begin(tmp_path: Path) -> None:
     """Iteration k selects by the state at the start of iteration k - s: simulation against the run."""
-    seen: dict[int, list[int]] = {}
+    attempts_by_iteration: dict[int, list[int]] = {}
 
     class Told(type(recipes.GRPO.rollout)):  # type: ignore[misc]
         async def group(self, group: Any) -> None:
             attempts = int(group.statistics.get("attempts", 0))
-            seen.setdefault(group.key[0], []).append(attempts)
+            attempts_by_iteration.setdefault(group.key[0], []).append(attempts)
             await super().group(group)
 
     speaker = Speaker(uneven)
@@ -359,22 +359,22 @@ def test_the_states_of_an_iteration_are_those_of_its_begin(tmp_path: Path) -> No
         collect.close()
     for iteration in range(6):
         # Iterations 0, 1 and 2 start together, without any results; 3 starts with the results of 0, and so on.
-        assert seen[iteration] == [4 * max(iteration - 2, 0)] * 4
+        assert attempts_by_iteration[iteration] == [4 * max(iteration - 2, 0)] * 4
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
 @pytest.mark.parametrize("staleness", [1, 3])
 def test_stateful_components_do_not_depend_on_timing(tmp_path: Path, name: str, staleness: int) -> None:
     """Stateful select, reward, replay, admission and advantage: two runs of different speed are equal."""
-    found = []
+    outcomes = []
     for run, seconds in enumerate((0.0, 0.003)):
         with Store.open(tmp_path / str(run), sync="never") as store:
             collect = collector(name, store, staleness=staleness)
             train(collect, until=6, seconds=seconds)
             collect.close()
-            found.append(outcome(store))
-    for part, expected in found[0].items():
-        assert found[1][part] == expected, part
+            outcomes.append(outcome(store))
+    for part, expected in outcomes[0].items():
+        assert outcomes[1][part] == expected, part
 
 
 def test_concurrent_openers_of_an_iteration_share_one_rollout_log() -> None:

@@ -45,13 +45,13 @@ class Paper:
 
     def __init__(self, lengths: Sequence[Sequence[int]], staleness: int, room: int, step: int) -> None:
         self.lengths, self.staleness, self.room, self.step = lengths, staleness, room, step
-        self.version = self.current = self.delivered = self.asked = self.training = 0
+        self.version = self.current = self.delivered = self.requested = self.training = 0
         self.waits = {"trainer": 0, "engine": 0}
         self.queue: list[tuple[int, int]] = []
         """Iteration and turns of groups that wait for places."""
         self.running: list[list[int]] = []
         """Iteration, turns left and tokens of the current turn."""
-        self.left: Counter[int] = Counter()
+        self.unfinished: Counter[int] = Counter()
         """Groups of an iteration that are not complete."""
         self.generated: Counter[tuple[int, int]] = Counter()
         """Tokens by iteration and version."""
@@ -60,14 +60,14 @@ class Paper:
 
     def begin(self, iteration: int) -> None:
         self.queue += [(iteration, turns) for turns in self.lengths[iteration]]
-        self.left[iteration] = len(self.lengths[iteration])
+        self.unfinished[iteration] = len(self.lengths[iteration])
         self.admit()
 
     def admit(self) -> None:
         while self.queue and (len(self.running) + 1) * SIZE <= self.room:
             iteration, turns = self.queue.pop(0)
             self.running.append([iteration, turns, 0])
-            self.asked += SIZE
+            self.requested += SIZE
 
     def say(self) -> None:
         """Generate a token of each segment."""
@@ -78,8 +78,8 @@ class Paper:
             group[2] += 1
             if group[2] == TURN:
                 group[1:] = [group[1] - 1, 0]
-                self.asked += SIZE * (group[1] > 0)
-                self.left[group[0]] -= group[1] == 0
+                self.requested += SIZE * (group[1] > 0)
+                self.unfinished[group[0]] -= group[1] == 0
         self.running = [group for group in self.running if group[1]]
         self.admit()
         self.deliver()
@@ -91,7 +91,7 @@ class Paper:
             if not self.training:
                 # New weights end each segment, and the rest of it is requested again.
                 self.version += 1
-                self.asked += SIZE * len(self.running)
+                self.requested += SIZE * len(self.running)
                 self.current += 1
                 if self.current < ITERATIONS:
                     self.begin(self.current + self.staleness)
@@ -99,7 +99,7 @@ class Paper:
 
     def deliver(self) -> None:
         """Give a complete batch to a waiting trainer."""
-        if self.current < ITERATIONS and not self.training and not self.left[self.current]:
+        if self.current < ITERATIONS and not self.training and not self.unfinished[self.current]:
             self.delivered += 1
             self.training = self.step
 
@@ -109,7 +109,7 @@ class Clock(SmallWorld):
 
     def __init__(self) -> None:
         super().__init__(self._answered)
-        self.asked = 0
+        self.requested = 0
         self.ticking: dict[Request, tuple[list[int], int, asyncio.Future[str]]] = {}
         """Generated tokens of each segment, its length, and its waiting request."""
         self.loop: Any = None
@@ -124,28 +124,28 @@ class Clock(SmallWorld):
         return StepResult(reward=float(seed % 2), terminated=True, success=True)
 
     async def generate(self, request: Request) -> Segment:
-        version, said = self.policy_version, list[int]()
-        begun = int(np.argmax(request.tokens[::-1] != SAID))
+        version, sampled = self.policy_version, list[int]()
+        prefix_length = int(np.argmax(request.tokens[::-1] != SAID))
         self.loop = asyncio.get_running_loop()
         over: asyncio.Future[str] = self.loop.create_future()
-        self.ticking[request] = said, TURN - begun, over
-        self.asked += 1
+        self.ticking[request] = sampled, TURN - prefix_length, over
+        self.requested += 1
         reason = await over
         del self.ticking[request]
-        numbers = np.zeros(len(said), np.float32)
-        return Segment(np.array(said, np.int32), numbers, numbers, reason, version, request.seed)  # type: ignore[arg-type]
+        numbers = np.zeros(len(sampled), np.float32)
+        return Segment(np.array(sampled, np.int32), numbers, numbers, reason, version, request.seed)  # type: ignore[arg-type]
 
     def tick(self) -> None:
         """Generate one more token of each segment."""
         self.loop.call_soon_threadsafe(self._tick)
 
     def _tick(self) -> None:
-        for said, wanted, over in self.ticking.values():
+        for sampled, length, over in self.ticking.values():
             if over.done():
                 continue
-            said.append(SAID)
-            if len(said) == wanted:
-                said[-1] = END
+            sampled.append(SAID)
+            if len(sampled) == length:
+                sampled[-1] = END
                 over.set_result("stop")
 
     def update_weights(self, _model: object, version: int) -> None:
@@ -165,10 +165,10 @@ class Clock(SmallWorld):
 def of_versions(batch: Batch, iteration: int) -> Counter[tuple[int, int]]:
     """Return the sampled tokens of a batch, by iteration and version."""
     nodes = pl.DataFrame(batch.nodes).filter(pl.col("policy_version").is_not_null())
-    found: Counter[tuple[int, int]] = Counter()
+    counts: Counter[tuple[int, int]] = Counter()
     for version, tokens in zip(nodes["policy_version"].to_list(), nodes["tokens"].list.len().to_list(), strict=True):
-        found[iteration, version] += tokens
-    return found
+        counts[iteration, version] += tokens
+    return counts
 
 
 def selected(count: int) -> list[list[int]]:
@@ -213,7 +213,7 @@ def test_tokens_are_those_on_paper(staleness: int, room: int, step: int) -> None
 
     def meet() -> None:
         limit = time.monotonic() + QUIET
-        while (clock.asked, len(batches)) != (paper.asked, paper.delivered):
+        while (clock.requested, len(batches)) != (paper.requested, paper.delivered):
             assert time.monotonic() < limit, "the run is where the paper is not"
             time.sleep(0.0005)
 
@@ -241,7 +241,7 @@ def test_tokens_are_those_on_paper(staleness: int, room: int, step: int) -> None
     stale = sum(count for (iteration, version), count in used.items() if version < iteration)
     assert 0 < stale < used.total()
     assert all(iteration - staleness <= version <= iteration for iteration, version in used)
-    left = paper.generated.total() - used.total()
-    assert left == sum(count for (iteration, _), count in paper.generated.items() if iteration >= ITERATIONS)
+    unused = paper.generated.total() - used.total()
+    assert unused == sum(count for (iteration, _), count in paper.generated.items() if iteration >= ITERATIONS)
     # A trainer slower than the engine never waits after the first batch; a faster one waits.
     assert paper.waits["trainer"] > 0

@@ -63,11 +63,11 @@ def test_lengths_are_distributed_as_without_staleness(staleness: int) -> None:
     """The share of long episodes is that of the selected tasks, iteration by iteration, and so near 1 / 8."""
     alone, ahead = trained(0, 0.0), trained(staleness, 0.001)
     assert [lengths([batch]) for batch in alone] == [lengths([batch]) for batch in ahead]
-    found = lengths(ahead)
-    expected = found.total() / LONG
+    length_counts = lengths(ahead)
+    expected = length_counts.total() / LONG
     # 96 groups of two: three standard deviations of the number of long ones, drawn with probability 1 / 8.
-    assert abs(found[LONG] - expected) <= 3 * 2 * np.sqrt(96 / LONG * (1 - 1 / LONG))
-    assert found[LONG] > 0
+    assert abs(length_counts[LONG] - expected) <= 3 * 2 * np.sqrt(96 / LONG * (1 - 1 / LONG))
+    assert length_counts[LONG] > 0
 
 
 def test_a_restart_prefers_no_short_episode(tmp_path: Path) -> None:

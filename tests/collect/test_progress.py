@@ -19,10 +19,10 @@ from agentrl_core.rollout import Branch, Group
 
 def last(collect: arl.Collector, **sizes: int) -> Progress:
     """Return the final counts."""
-    seen: list[Progress] = []
-    collect.progress = seen.append
+    reports: list[Progress] = []
+    collect.progress = reports.append
     collect(**sizes)
-    return seen[-1]
+    return reports[-1]
 
 
 class Forking(rollout.Rollout):
@@ -58,10 +58,10 @@ def test_forks_and_rollbacks_share() -> None:
     world = SmallWorld()
     recipe = recipes.GRPO.replace(rollout=Forking())
     collect = arl.Collector(world, world, recipe, task_pool=4)
-    seen: list[Progress] = []
-    collect.progress = seen.append
+    reports: list[Progress] = []
+    collect.progress = reports.append
     batch = collect(tasks=1, group_size=2)
-    progress = seen[-1]
+    progress = reports[-1]
     assert progress.stored_tokens == 13 + 4 + 6 + 10
     assert progress.path_tokens == 13 + 13 + 3 + 6 + 3 + 10
     stored = int(pl.DataFrame(batch.nodes)["tokens"].list.len().sum())
@@ -80,20 +80,22 @@ def test_success_of_domains_is_a_row_of_the_metrics_and_a_column_of_stats(
     world, expected = SmallWorld(), []
     with arl.Store.open(tmp_path / "run") as store:
         collect = arl.Collector(world, world, recipes.GRPO, store=store, task_pool=8)
-        told: list[Any] = []
-        collect.on_iteration(lambda _, metrics: told.append(metrics))
+        received: list[Any] = []
+        collect.on_iteration(lambda _, metrics: received.append(metrics))
         for _ in range(2):
             batch = collect(tasks=4, group_size=3)
             tasks, solved = batch.texts("task_id", "draw"), np.asarray(batch.column("success", "draw"))
             odd = np.array([int(task.split()[1]) % 2 for task in tasks], bool)
-            found = {"success": solved.mean()}
-            found |= {f"success@{name}": solved[of].mean() for name, of in (("even", ~odd), ("odd", odd)) if of.any()}
-            expected.append(found)
+            success_rates = {"success": solved.mean()}
+            success_rates |= {
+                f"success@{name}": solved[of].mean() for name, of in (("even", ~odd), ("odd", odd)) if of.any()
+            }
+            expected.append(success_rates)
             collect.end_iteration(recipes.GRPO.credit(batch), {"loss": 0.5})
         rows = pl.DataFrame(store.metrics)
         assert len(rows) == sum(len(each) for each in expected) + 2 * 13
         for iteration, each in enumerate(expected):
-            assert {name: told[iteration][name] for name in each} == pytest.approx(each)
+            assert {name: received[iteration][name] for name in each} == pytest.approx(each)
             here = dict(rows.filter(iteration=iteration).select("name", "value").iter_rows())
             assert {name: here[name] for name in each} == pytest.approx(each)
         assert any(len(each) == 3 for each in expected), "both domains were seen"

@@ -116,12 +116,12 @@ def request(seed: int) -> Request:
 
 def test_an_engine_in_an_actor_answers_aborts_and_fails_as_itself() -> None:
     remote = engine.RayActor(lambda: Slow(600.0))
-    asked = request(1)
+    waiting_request = request(1)
 
     async def stopped() -> Segment:
-        waiting = asyncio.ensure_future(remote.generate(asked))
+        waiting = asyncio.ensure_future(remote.generate(waiting_request))
         await asyncio.sleep(0.5)
-        remote.abort(asked)
+        remote.abort(waiting_request)
         return await waiting
 
     segment = asyncio.run(stopped())
@@ -131,7 +131,7 @@ def test_an_engine_in_an_actor_answers_aborts_and_fails_as_itself() -> None:
     remote.close()
     remote.close()
     with pytest.raises(InvalidInputError, match="this RayActor is closed"):
-        asyncio.run(remote.generate(asked))
+        asyncio.run(remote.generate(waiting_request))
 
     def unmade() -> Any:
         raise OSError("no such weights")
@@ -155,13 +155,13 @@ class Raising(logging.Handler):
 def test_actors_without_a_node_are_reported(resource: str, share: float, count: int, room: int) -> None:
     (node,) = ray.nodes()
     amount = int(share * node["Resources"].get(resource, 1))
-    wanted = {"memory": amount} if resource == "memory" else {"resources": {resource: amount}}
+    resources = {"memory": amount} if resource == "memory" else {"resources": {resource: amount}}
     each = f"RayActor waits for room for {count} actors with {resource}: {amount} each, but the nodes of the cluster"
     logger, handler = logging.getLogger("agentrl_core.engine.ray_actor"), Raising()
     logger.addHandler(handler)
     try:
         with pytest.raises(ReportedError, match=f"{each} have room for {room}"):
-            engine.RayActor(SmallWorld, options={"num_cpus": 0, **wanted}, count=count)
+            engine.RayActor(SmallWorld, options={"num_cpus": 0, **resources}, count=count)
     finally:
         logger.removeHandler(handler)
 
@@ -172,13 +172,13 @@ def test_weights_reach_an_engine_in_an_actor_and_outlive_it(world: Any) -> None:
     remote = engine.RayActor(lambda: engine.Transformers(other, tokenizer, batch_invariant=True))
     prompt = local.chat.prompt("2 + 2 =")
     requests = [Request(prompt, seed, Sampling(max_tokens=6)) for seed in range(4)]
-    wanted = [segment.tokens.tolist() for segment in generate_all(local, requests)]
-    assert [segment.tokens.tolist() for segment in generate_all(remote, requests)] != wanted
+    expected = [segment.tokens.tolist() for segment in generate_all(local, requests)]
+    assert [segment.tokens.tolist() for segment in generate_all(remote, requests)] != expected
     remote.update_weights(policy, version=7)
 
     def check() -> None:
         segments = generate_all(remote, requests)
-        assert [segment.tokens.tolist() for segment in segments] == wanted
+        assert [segment.tokens.tolist() for segment in segments] == expected
         assert [segment.policy_version for segment in segments] == [7] * 4
 
     check()
@@ -193,11 +193,11 @@ def test_weights_reach_an_engine_in_an_actor_and_outlive_it(world: Any) -> None:
 def test_a_pool_answers_as_one_engine_and_outlives_its_actors() -> None:
     pool = engine.RayActor(SmallWorld, options={"num_cpus": 0}, count=2)
     requests = [Request(np.array([1, 2], np.int32), seed, Sampling(), str(seed // 2)) for seed in range(6)]
-    wanted = [segment.tokens.tolist() for segment in generate_all(SmallWorld(), requests)]  # type: ignore[arg-type]
+    expected = [segment.tokens.tolist() for segment in generate_all(SmallWorld(), requests)]  # type: ignore[arg-type]
 
     def check(version: int) -> None:
         segments = generate_all(pool, requests)
-        assert [segment.tokens.tolist() for segment in segments] == wanted
+        assert [segment.tokens.tolist() for segment in segments] == expected
         assert {segment.policy_version for segment in segments} == {pool.policy_version} == {version}
 
     check(0)
@@ -234,10 +234,10 @@ def test_images_reach_an_engine_in_an_actor() -> None:
     remote = engine.RayActor(lambda: engine.Transformers(other, processor, batch_invariant=True))
     assert remote.takes_images
     requests = [looking(remote, ["a", "b"], [screenshot(seed)], seed) for seed in range(2)]
-    wanted = [segment.tokens.tolist() for segment in generate_all(local, requests)]
-    assert [segment.tokens.tolist() for segment in generate_all(remote, requests)] != wanted
+    expected = [segment.tokens.tolist() for segment in generate_all(local, requests)]
+    assert [segment.tokens.tolist() for segment in generate_all(remote, requests)] != expected
     remote.update_weights(model, version=1)
-    assert [segment.tokens.tolist() for segment in generate_all(remote, requests)] == wanted
+    assert [segment.tokens.tolist() for segment in generate_all(remote, requests)] == expected
     remote.close()
     local.close()
 

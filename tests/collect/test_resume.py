@@ -75,11 +75,11 @@ def test_kills_in_the_middle_of_groups_change_nothing(tmp_path: Path, undisturbe
         runs += 1
         with arl.Store.open(folder, read_only=True) as store:
             assert store.iteration == ITERATIONS
-            found = outcome(store)
+            result = outcome(store)
             for name in TABLES:
-                assert found[name] == undisturbed[name], name
+                assert result[name] == undisturbed[name], name
             for part in ("metrics", "components", "policy_versions"):
-                assert found["state"][part] == undisturbed["state"][part]
+                assert result["state"][part] == undisturbed["state"][part]
             assert store.verify() == []
         assert not (tmp_path / f"{folder.name}.complaints").exists(), "what was recorded is never asked for again"
         judged = (tmp_path / f"{folder.name}.effects").read_text().split()
@@ -102,9 +102,9 @@ def test_kills_of_a_run_with_a_model_change_nothing(tmp_path: Path, kills: int) 
         runs += 1
         with arl.Store.open(folder, read_only=True) as store:
             assert store.iteration == resuming_model.ITERATIONS
-            found = outcome(store)
+            result = outcome(store)
             for name in TABLES:
-                assert found[name] == expected[name], name
+                assert result[name] == expected[name], name
             assert store.verify() == []
         assert not (tmp_path / f"{folder.name}.complaints").exists(), "what was recorded is never sampled again"
         assert runs < 50, "kills hit"
@@ -112,11 +112,11 @@ def test_kills_of_a_run_with_a_model_change_nothing(tmp_path: Path, kills: int) 
 
 def test_an_interrupted_collection_resumes_in_the_same_process() -> None:
     """Ctrl-C in the middle: the next call gets the recorded data, and returns the same batch."""
-    asked: list[int] = []
+    seeds: list[int] = []
 
     class Listening(SmallWorld):
         async def generate(self, request: Request) -> Segment:
-            asked.append(request.seed)
+            seeds.append(request.seed)
             return await super().generate(request)
 
     answered = itertools.count(1)
@@ -137,10 +137,10 @@ def test_an_interrupted_collection_resumes_in_the_same_process() -> None:
             collect(tasks=2, group_size=2)
     finally:
         signal.signal(signal.SIGINT, before)
-    first = list(asked)
+    first = list(seeds)
     batch = collect(tasks=2, group_size=2)
     assert first, "it was interrupted after something was sampled"
-    assert len(asked) == len(set(asked)), "no segment is sampled twice"
+    assert len(seeds) == len(set(seeds)), "no segment is sampled twice"
     for name in ("nodes", "steps", "trajectories", "draws"):
         one, other = (pl.DataFrame(getattr(each, name)).drop("created_us", strict=False) for each in (batch, expected))
         assert one.equals(other, null_equal=True), name
@@ -152,13 +152,13 @@ class Delayed(Numbers):
     def __init__(self, delays: list[float], failures: set[int]) -> None:
         self.delays = delays
         self.failures = failures
-        self.asked = 0
+        self.request_count = 0
 
     async def generate(self, request: Request) -> Segment:
         import asyncio
 
-        self.asked += 1
-        number = self.asked
+        self.request_count += 1
+        number = self.request_count
         await asyncio.sleep(self.delays[number % len(self.delays)])
         if number in self.failures:
             raise ConnectionError("busy")
@@ -212,12 +212,14 @@ def test_recorded_responses_that_a_changed_program_does_not_use_are_reported(tmp
             collect(tasks=1, group_size=2)
         recorded = len(store.rollout_log(0).records())
         assert recorded >= 3 * 3
-        with warnings.catch_warnings(record=True, action="always") as told:
+        with warnings.catch_warnings(record=True, action="always") as caught_warnings:
             recipe = recipes.GRPO.replace(rollout=Shorter())
             batch = arl.Collector(world, world, recipe, store=store, task_pool=8)(tasks=1, group_size=2)
         assert batch.num_draws == 2
-        assert len(told) == 1
-        assert f"of {recorded} recorded answers were not used after the resume (the first: 0.0/" in str(told[0].message)
+        assert len(caught_warnings) == 1
+        assert f"of {recorded} recorded answers were not used after the resume (the first: 0.0/" in str(
+            caught_warnings[0].message
+        )
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["store", "memory"])
@@ -246,18 +248,18 @@ def test_samples_that_a_changed_program_does_not_use_are_stored_without_draws(tm
     with pytest.warns(RuntimeWarning, match=r"recorded answers were not used .* are stored without draws"):
         batch = collect(tasks=1, group_size=2)
     rows = pl.DataFrame(batch.trajectories)
-    left = rows.filter(pl.col("info").str.contains("recorded as"))
+    aborted = rows.filter(pl.col("info").str.contains("recorded as"))
     # Two turns each of the third branch and of the derived group, and the first turn of the second branch with a
     # different request. Its answer is equal, so that its second turn matches again.
-    assert sorted(json.loads(info)["aborted"].split()[2].rstrip(",") for info in left["info"]) == [
+    assert sorted(json.loads(info)["aborted"].split()[2].rstrip(",") for info in aborted["info"]) == [
         *(f"0.0.0/0.0/segment{turn}" for turn in range(2)),
         "0.0/0.1/segment0",
         *(f"0.0/0.2/segment{turn}" for turn in range(2)),
     ]
-    assert set(left["status"]) == {CODES["status"].index("aborted")}
-    assert set(left["role"]) == {CODES["role"].index("helper")}
+    assert set(aborted["status"]) == {CODES["status"].index("aborted")}
+    assert set(aborted["role"]) == {CODES["role"].index("helper")}
     assert (batch.num_draws, rows.height) == (2, 2 + 5)
-    nodes = pl.DataFrame(batch.nodes).filter(pl.col("node_id").is_in(left["leaf_node_id"].implode()))
+    nodes = pl.DataFrame(batch.nodes).filter(pl.col("node_id").is_in(aborted["leaf_node_id"].implode()))
     assert nodes["tokens"].list.len().to_list() == [4] * 5
     assert nodes["logprobs"].null_count() == 0
     collect.end_iteration(recipe.credit(batch), {})

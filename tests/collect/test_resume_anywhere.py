@@ -159,11 +159,11 @@ def test_ctrl_c_at_every_line_changes_nothing(tmp_path: Path, name: str, place: 
 
 
 def test_ctrl_c_without_a_store_changes_nothing() -> None:
-    whole, places = two_iterations("balanced", None, "update", at=0)
+    uninterrupted, places = two_iterations("balanced", None, "update", at=0)
     assert len(places) > 5
     for at in places:
         loop, _ = two_iterations("balanced", None, "update", at)
-        assert loop._head.components == whole._head.components
+        assert loop._head.components == uninterrupted._head.components
 
 
 def killed_until_done(folder: Path, name: str, seed: int, most: int = 1 << 30, staleness: int = 0) -> int:
@@ -175,23 +175,23 @@ def killed_until_done(folder: Path, name: str, seed: int, most: int = 1 << 30, s
         assert loops.stdin is not None
         assert loops.stdout is not None
 
-        def heard_word(wanted: str) -> int:
+        def read_word(expected: str) -> int:
             for line in loops.stdout:
                 word, number = line.split()
-                if word == wanted:
+                if word == expected:
                     return int(number)
-            raise AssertionError(f"it ended without the word {wanted}")
+            raise AssertionError(f"it ended without the word {expected}")
 
         while True:
             loops.stdin.write("\n")
             loops.stdin.flush()
-            process = heard_word("process")
+            process = read_word("process")
             if killed < most:
                 # The time before a kill grows, so that a slow machine completes too.
                 time.sleep(rng.uniform(0.0, 0.03 * (1 + killed / 4)))
                 with contextlib.suppress(ProcessLookupError):  # it had completed already
                     os.kill(process, signal.SIGKILL)
-            ended = heard_word("died")
+            ended = read_word("died")
             if ended == 0:
                 break
             assert ended == signal.SIGKILL, "it ended by itself, with an error"
@@ -238,9 +238,9 @@ def test_the_fault_run(
         runs += 1
         with Store.open(folder) as store:
             assert store.iteration == ITERATIONS
-            found = outcome(store)
+            result = outcome(store)
             for part, expected in undisturbed(name, staleness).items():
-                assert found[part] == expected, part
+                assert result[part] == expected, part
             assert store.verify() == []
         assert runs < 50, "kills hit"
 
@@ -250,8 +250,8 @@ def test_component_states_are_a_fold_over_the_stored_iterations(tmp_path: Path) 
     with Store.open(tmp_path, sync="never") as store:
         loop = collector("everything", store)
         train(loop, until=8)
-        kept = outcome(store)
-        assert any(1 in sources for sources in kept["sources"]), "stored draws joined"
+        result = outcome(store)
+        assert any(1 in sources for sources in result["sources"]), "stored draws joined"
         states: dict[str, Any] = {}
         for iteration in range(8):
             batch = store.batch(iteration)
@@ -262,8 +262,8 @@ def test_component_states_are_a_fold_over_the_stored_iterations(tmp_path: Path) 
             )
             states = loop.recipe.next_states(states, ended)
             table, arrays = split_arrays(states)
-            assert table == kept["states"][iteration]
-        assert {name: array.tolist() for name, array in arrays.items()} == kept["arrays"]
+            assert table == result["states"][iteration]
+        assert {name: array.tolist() for name, array in arrays.items()} == result["arrays"]
         assert len(states) == 6
 
 

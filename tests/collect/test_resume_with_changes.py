@@ -94,30 +94,30 @@ def go_on(path: Path, recipe: Recipe, until: int, **options: Any) -> dict[str, A
 @pytest.mark.parametrize("change", FITTING)
 def test_compatible_recipe_changes_keep_the_state(tmp_path: Path, change: str) -> None:
     before, now = FITTING[change]
-    went = go_on(tmp_path, before, 2)
+    expected = go_on(tmp_path, before, 2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = go_on(tmp_path, now, 2)  # nothing is closed yet
-        assert repr(found) == repr(went)
-        found = go_on(tmp_path, now, 3)
+        state = go_on(tmp_path, now, 2)  # nothing is closed yet
+        assert repr(state) == repr(expected)
+        state = go_on(tmp_path, now, 3)
     if change == "other gains":
         # I = 0.1 + 0.1 + 0.1: errors of 0.5 - 0.4 since the first iteration.
-        assert found[ENTROPY]["integral"] == pytest.approx(0.3)
+        assert state[ENTROPY]["integral"] == pytest.approx(0.3)
     if change == "capacity":
-        assert len(found["arrays"][f"{MIX}/memory/trajectory_id"]) == 20, "of 48, some from before"
+        assert len(state["arrays"][f"{MIX}/memory/trajectory_id"]) == 20, "of 48, some from before"
     if change in ("a part more", "another decay"):
-        assert set(np.array(found["arrays"][f"{TASKS}/track/last"])) <= {0, 1, 2}
-        assert sum(map(sum, (found["arrays"][f"{TASKS}/track/{name}"] for name in ("successes", "failures")))) > 30
+        assert set(np.array(state["arrays"][f"{TASKS}/track/last"])) <= {0, 1, 2}
+        assert sum(map(sum, (state["arrays"][f"{TASKS}/track/{name}"] for name in ("successes", "failures")))) > 30
     if change == "a column less":
-        assert len(found["arrays"][f"{MIX}/memory/trajectory_id"]) == 48
+        assert len(state["arrays"][f"{MIX}/memory/trajectory_id"]) == 48
     if change == "a column more":
-        assert np.isnan(found["arrays"][f"{MIX}/memory/columns/success"]).tolist() == [True] * 32 + [False] * 16
+        assert np.isnan(state["arrays"][f"{MIX}/memory/columns/success"]).tolist() == [True] * 32 + [False] * 16
 
 
 @pytest.mark.parametrize("change", ANEW)
 def test_incompatible_recipe_changes_reset_the_state_with_a_warning(tmp_path: Path, change: str) -> None:
     before, now, place = ANEW[change]
-    found = []
+    run_states = []
     for each in ((4,), (3, 4)):
         # In one run, or stopped in between: the same.
         path = tmp_path / str(len(each))
@@ -126,26 +126,26 @@ def test_incompatible_recipe_changes_reset_the_state_with_a_warning(tmp_path: Pa
             states = go_on(path, now, each[0])
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            found.append(go_on(path, now, each[1]) if len(each) > 1 else states)
-    assert repr(found[0]) == repr(found[1])  # also where they are NaN
+            run_states.append(go_on(path, now, each[1]) if len(each) > 1 else states)
+    assert repr(run_states[0]) == repr(run_states[1])  # also where they are NaN
     if place == MIX:
         # The trajectories stay; only the new column is missing for the old ones.
         [column] = now.replay.memory.keep  # type: ignore[union-attr]
-        values = np.array(found[0]["arrays"][f"{MIX}/memory/columns/{column}"])
+        values = np.array(run_states[0]["arrays"][f"{MIX}/memory/columns/{column}"])
         assert np.isnan(values).tolist() == [True] * 32 + [False] * 32
     if change == "longer windows":
-        assert np.array(found[0]["arrays"][f"{TASKS}/track/visits"]).shape[1] == 7
+        assert np.array(run_states[0]["arrays"][f"{TASKS}/track/visits"]).shape[1] == 7
     if change == "a plateau":
         # Measured twice since then: 0.5, which is the best, and 0.5 again.
-        assert found[0][place] == {"value": 0.0, "best": 0.5, "waited": 1, "missed": 0}
+        assert run_states[0][place] == {"value": 0.0, "best": 0.5, "waited": 1, "missed": 0}
 
 
 def test_a_recipe_change_works_with_iterations_generated_ahead(tmp_path: Path) -> None:
     """Iterations that started under the other recipe read the state of that time, if it is compatible."""
     before, now, _ = ANEW["another tracker"]
     go_on(tmp_path, before, 2, staleness=2)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
-        found = go_on(tmp_path, now, 5, staleness=2)
-    assert "recipe has changed" in str(told[0].message)
-    assert np.array(found["arrays"][f"{TASKS}/track/visits"]).shape[1] == 5
+        state = go_on(tmp_path, now, 5, staleness=2)
+    assert "recipe has changed" in str(caught_warnings[0].message)
+    assert np.array(state["arrays"][f"{TASKS}/track/visits"]).shape[1] == 5

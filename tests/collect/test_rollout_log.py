@@ -118,9 +118,9 @@ def test_a_recorded_response_is_reused_only_for_an_equal_request() -> None:
     assert later.unused == ["a/segment0"]
     for again in (log, later):
         assert "a/segment0" in again
-        found = again.find("a/segment0", question(request, "policy"), read_segment)
-        assert found is not None
-        assert found.tokens.tolist() == [5]
+        found_segment = again.find("a/segment0", question(request, "policy"), read_segment)
+        assert found_segment is not None
+        assert found_segment.tokens.tolist() == [5]
         assert again.unused == []
         for other in others:
             assert again.find("a/segment0", question(other, "policy"), read_segment) is None
@@ -139,11 +139,11 @@ def test_digests_equal_xxh3_of_length_prefixed_parts() -> None:
     assert digest("täsk", b"\0", "7") == xxhash.xxh3_128_digest(framed("täsk".encode(), b"\0", b"7"))
     tokens, image, sampling = np.arange(-2, 1000, dtype=np.int32), picture(1), Sampling(max_tokens=4)
     parts = tokens.tobytes(), repr(sampling).encode(), b"policy", image.sha256
-    asked = question(Request(tokens, 0, sampling, "a group", (image,)), "policy")
-    assert asked == xxhash.xxh3_128_digest(framed(*parts))
+    question_digest = question(Request(tokens, 0, sampling, "a group", (image,)), "policy")
+    assert question_digest == xxhash.xxh3_128_digest(framed(*parts))
 
 
 def test_an_effect_is_returned_in_the_form_in_which_it_is_stored() -> None:
     assert plain_value((1, {"a": 2.5}), "judge") == [1, {"a": 2.5}]
-    with pytest.raises(InvalidInputError, match=r"judge returned .*, a value which cannot be stored"):
+    with pytest.raises(InvalidInputError, match=r"judge returned .*, which cannot be stored"):
         plain_value({1, 2}, "judge")

@@ -22,13 +22,13 @@ SAMPLING = Sampling(temperature=0.8, max_tokens=5)
 class Counted(engine.Transformers):
     """Counts its requests, and is interrupted after some answers."""
 
-    asked: int = 0
+    request_count: int = 0
     most: int | None = None
 
     async def generate(self, request: Request) -> Segment:
-        if self.asked == self.most:
+        if self.request_count == self.most:
             raise KeyboardInterrupt
-        self.asked += 1
+        self.request_count += 1
         return await super().generate(request)
 
 
@@ -82,13 +82,13 @@ def test_an_interrupted_run_resumes_with_its_recorded_responses(tmp_path: Path) 
             except KeyboardInterrupt:
                 return generate, None
 
-    whole, expected = run(None, tmp_path / "whole")
+    uninterrupted, expected = run(None, tmp_path / "whole")
     first, nothing = run(5, tmp_path / "cut")
     second, batch = run(None, tmp_path / "cut")
     assert nothing is None
-    assert whole.asked == 2 * 2 * TURNS
-    assert 0 < second.asked < whole.asked, "answers of the rollout log are not asked again"
-    assert first.asked + second.asked >= whole.asked
+    assert uninterrupted.request_count == 2 * 2 * TURNS
+    assert 0 < second.request_count < uninterrupted.request_count, "answers of the rollout log are not asked again"
+    assert first.request_count + second.request_count >= uninterrupted.request_count
     for table in ("nodes", "trajectories"):
         frames = [pl.DataFrame(getattr(each, table)).drop("created_us", strict=False) for each in (batch, expected)]
         assert frames[0].equals(frames[1], null_equal=True)

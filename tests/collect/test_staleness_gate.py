@@ -28,12 +28,12 @@ def begins(
     recipe: Recipe, drift: Sequence[float], staleness: int, ages: list[float] | None = None
 ) -> tuple[list[int], list[int]]:
     """Return each iteration's start and smallest policy version; `ages` gets the mean staleness of its batch."""
-    world, seen = SmallWorld(), dict[int, set[int]]()
+    world, visits = SmallWorld(), dict[int, set[int]]()
 
     class Told(Independent):
         async def group(self, group: Group) -> None:
             # The pool has as many tasks as a batch: each is attempted in each iteration.
-            seen.setdefault(group.key[0], set()).add(int(group.statistics.get("attempts", 0)) // TASKS)
+            visits.setdefault(group.key[0], set()).add(int(group.statistics.get("attempts", 0)) // TASKS)
             await super().group(group)
 
     recipe = recipe.replace(rollout=Told())
@@ -47,14 +47,14 @@ def begins(
         world.update_weights(None, iteration + 1)
         collect.end_iteration(batch, {"drift": drift[iteration]})
     collect.close()
-    assert all(len(seen[iteration]) == 1 for iteration in range(ITERATIONS))
-    return [min(seen[iteration]) for iteration in range(ITERATIONS)], oldest
+    assert all(len(visits[iteration]) == 1 for iteration in range(ITERATIONS))
+    return [min(visits[iteration]) for iteration in range(ITERATIONS)], oldest
 
 
 def on_paper(allowed: Sequence[int]) -> list[int]:
     """Return when each iteration starts, given how many may start after the open one at each request."""
     return [
-        min(asked for asked in range(iteration + 1) if asked + allowed[asked] >= iteration)
+        min(candidate for candidate in range(iteration + 1) if candidate + allowed[candidate] >= iteration)
         for iteration in range(len(allowed))
     ]
 
@@ -74,9 +74,9 @@ def test_no_iteration_begins_before_the_gate_lets_it(
     # The call for iteration k reads the drift of k - 1; before the first there is none, and the condition is 0.
     read = [0.0, *drift[:-1]]
     allowed = [min(staleness, far if each > 0.5 else near) for each in read]
-    found, oldest = begins(recipe, drift, staleness)
-    assert found == on_paper(allowed)
-    for iteration, (began, version) in enumerate(zip(found, oldest, strict=True)):
+    starts, oldest = begins(recipe, drift, staleness)
+    assert starts == on_paper(allowed)
+    for iteration, (began, version) in enumerate(zip(starts, oldest, strict=True)):
         assert version >= began, f"iteration {iteration} has tokens of weights from before it began"
         assert iteration - began <= max(allowed)
 
@@ -102,9 +102,9 @@ def test_a_number_follows_the_age_of_the_batches() -> None:
     )
     ages = list[float]()
     gate = LimitStaleness(number)
-    found, oldest = begins(recipes.GRPO.replace(hooks=gate), [0.0] * ITERATIONS, 4, ages=ages)
+    starts, oldest = begins(recipes.GRPO.replace(hooks=gate), [0.0] * ITERATIONS, 4, ages=ages)
     # start - (staleness - target), at least 0, rounded; before the first batch it is start.
-    assert found == on_paper([3, *(min(4, round(max(3.0 - (age - 1.0), 0.0))) for age in ages[:-1])])
+    assert starts == on_paper([3, *(min(4, round(max(3.0 - (age - 1.0), 0.0))) for age in ages[:-1])])
     assert len(ages) == ITERATIONS
     assert all(0.0 <= age <= iteration - began for iteration, (age, began) in enumerate(zip(ages, oldest, strict=True)))
 
@@ -163,7 +163,7 @@ def test_invalid_staleness_limits_are_refused() -> None:
 
 def test_a_resumed_run_restores_the_gate_state(tmp_path: Path) -> None:
     """Restart after every iteration with a new collector; another gate makes another run."""
-    found = []
+    outcomes = []
     for stops in (False, True):
         path = tmp_path / str(stops)
         for until in range(2, 9) if stops else (8,):
@@ -172,8 +172,8 @@ def test_a_resumed_run_restores_the_gate_state(tmp_path: Path) -> None:
                 train(collect, until=until)
                 collect.close()
         with Store.open(path) as store:
-            found.append(outcome(store))
-            states = found[-1]["states"]
+            outcomes.append(outcome(store))
+            states = outcomes[-1]["states"]
             moved = {state["hooks[0].LimitStaleness.at_most.by"]["value"] for state in states}
             assert moved == {0.0, 1.0}, "it opened and closed"
             if stops:
@@ -181,5 +181,5 @@ def test_a_resumed_run_restores_the_gate_state(tmp_path: Path) -> None:
                 world = SmallWorld()
                 with pytest.raises(InvalidInputError, match=r"made with recipe\.hooks.* allow_changes=True"):
                     Collector(world, world, other, store=store, seed=5, task_pool=32, staleness=3)
-    for part, expected in found[0].items():
-        assert found[1][part] == expected, part
+    for part, expected in outcomes[0].items():
+        assert outcomes[1][part] == expected, part

@@ -23,10 +23,10 @@ def test_the_texts_of_a_run_are_read_by_the_run_alone(script, tmp_path) -> None:
         collect = arl.Collector(script, world, recipes.GRPO, store=store)
         collect.end_iteration(collect(tasks=2, group_size=2), {})
         run = arl.scan(store)
-        found = Vocabulary.find(tmp_path)
-        assert found is not None
+        vocabulary = Vocabulary.find(tmp_path)
+        assert vocabulary is not None
         tokens = run.trajectories.agentrl.paths(run).collect()["tokens"]
-    assert [text.endswith("<answer>12</answer><end>") for text in found.texts(tokens)] == [True] * len(tokens)
+    assert [text.endswith("<answer>12</answer><end>") for text in vocabulary.texts(tokens)] == [True] * len(tokens)
     assert len(tokens) > 0
 
 

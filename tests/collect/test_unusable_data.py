@@ -128,10 +128,10 @@ def test_a_bad_response_is_retried_and_is_not_in_the_log(tmp_path: Any) -> None:
     broken = Faulty(change, tasks={0, 1, 2, 3})
     with arl.Store.open(tmp_path / "broken") as store:
         collect = arl.Collector(broken, broken, recipes.GRPO, store=store, task_pool=4)
-        with pytest.warns(AgentRLWarning) as told:
+        with pytest.warns(AgentRLWarning) as caught_warnings:
             batch = collect(tasks=4, group_size=2)
         assert batch.num_draws == 0
-        messages = [str(each.message) for each in told]
+        messages = [str(each.message) for each in caught_warnings]
         assert any("logprobs[1] is NaN" in each and "(task 'train 0')" in each for each in messages)
         assert "iteration 0 has no draws" in messages[-1]
         collect.end_iteration(recipes.GRPO.credit(batch), {})
@@ -247,8 +247,8 @@ def test_a_prompt_that_is_too_long_costs_its_group(tmp_path: Any) -> None:
         collect.end_iteration(recipes.GRPO.credit(batch), {})
         assert collect(tasks=4, group_size=2).num_groups == 3, "the same task is not warned of twice"
         with pytest.warns(AgentRLWarning, match="task 'held_out 1'"):
-            found = collect.evaluate(tasks=3)
-    assert found.samples.tolist() == [1, 1, 1]
+            evaluation = collect.evaluate(tasks=3)
+    assert evaluation.samples.tolist() == [1, 1, 1]
 
 
 def test_an_iteration_without_draws_is_reported_each_time() -> None:
@@ -258,11 +258,11 @@ def test_an_iteration_without_draws_is_reported_each_time() -> None:
     collect.end_iteration(recipes.GRPO.credit(batch), {})
     world.chat.prompt = lambda text: np.ones(100, np.int32)  # noqa: ARG005
     for iteration in (1, 2):
-        with pytest.warns(AgentRLWarning) as told:
+        with pytest.warns(AgentRLWarning) as caught_warnings:
             batch = collect(tasks=1, group_size=2)
         assert batch.num_draws == 0
-        assert f"iteration {iteration} has no draws" in str(told[-1].message)
-        assert "2 trajectories failed" in str(told[-1].message)
+        assert f"iteration {iteration} has no draws" in str(caught_warnings[-1].message)
+        assert "2 trajectories failed" in str(caught_warnings[-1].message)
         collect.end_iteration(batch, {})
 
 
@@ -302,13 +302,13 @@ class Generated(Sequence[Task]):
     """Tasks that are not a list, like those generated on demand."""
 
     def __init__(self, tasks: list[Task]) -> None:
-        self.given = tasks
+        self.items = tasks
 
     def __len__(self) -> int:
-        return len(self.given)
+        return len(self.items)
 
     def __getitem__(self, place: Any) -> Any:
-        return Generated(self.given[place]) if isinstance(place, slice) else self.given[place]
+        return Generated(self.items[place]) if isinstance(place, slice) else self.items[place]
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,9 @@ def test_an_invalid_or_empty_sequence_of_tasks_is_refused(tasks: Any) -> None:
 def test_an_evaluation_of_fewer_tasks_is_refused() -> None:
     world = SmallWorld()
     world.tasks = lambda count, split="train", start=0: [Task("a", "?", "x", None)]  # type: ignore[method-assign]  # noqa: ARG005
-    with pytest.raises(InvalidInputError, match="tasks=2, and environment 'world' has 1 of split 'held_out'"):
+    with pytest.raises(
+        InvalidInputError, match="tasks=2, but environment 'world' has 1 tasks of split 'held_out'; give at most 1"
+    ):
         evaluate(world, world, tasks=2)
 
 
@@ -351,11 +353,11 @@ def test_a_task_that_is_given_several_times_is_one_task() -> None:
     world = SmallWorld()
     tasks = [Task(name, "?", "x", math.nan + 0) for name in ("a", "b", "a", "a")]
     world.tasks = lambda count, split="train", start=0: tasks[start : start + count]  # type: ignore[method-assign]  # noqa: ARG005
-    found = evaluate(world, world, tasks=4, samples=2)
-    assert found.task_ids == ["a", "b"]
-    assert found.samples.tolist() == [6, 2]
-    assert (found.successes <= found.samples).all()
-    assert found.successes.sum() == (found.batch.column("success", "draw") == 1).sum() > 0
+    evaluation = evaluate(world, world, tasks=4, samples=2)
+    assert evaluation.task_ids == ["a", "b"]
+    assert evaluation.samples.tolist() == [6, 2]
+    assert (evaluation.successes <= evaluation.samples).all()
+    assert evaluation.successes.sum() == (evaluation.batch.column("success", "draw") == 1).sum() > 0
     collect = arl.Collector(world, world, recipes.GRPO, task_pool=4)
     collect.end_iteration(recipes.GRPO.credit(collect(tasks=4, group_size=2)), {})
     assert collect._known_pool(collect._now().tasks).column("attempts").tolist() == [6, 2, 6, 6]

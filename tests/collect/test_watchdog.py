@@ -40,11 +40,13 @@ def collected(program: Rollout, tasks: int) -> arl.Batch:
 
 def test_a_program_that_holds_the_loop_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Watchdog, "reported", set())
-    with pytest.warns(RuntimeWarning, match=r"Sleepy.branch \(.*watchdog.py:\d+\) blocked the event loop") as found:
+    with pytest.warns(
+        RuntimeWarning, match=r"Sleepy.branch \(.*watchdog.py:\d+\) blocked the event loop"
+    ) as caught_warnings:
         collected(Sleepy(), 1)
     lines, first = inspect.getsourcelines(Sleepy.branch)
-    [wanted] = [number for number, line in enumerate(lines, start=first) if "time.sleep(0.2)" in line]
-    assert any(f"test_watchdog.py:{wanted})" in str(each.message) for each in found)
+    [slow_line] = [number for number, line in enumerate(lines, start=first) if "time.sleep(0.2)" in line]
+    assert any(f"test_watchdog.py:{slow_line})" in str(each.message) for each in caught_warnings)
 
 
 def test_many_short_calls_in_one_turn_of_the_loop_are_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:

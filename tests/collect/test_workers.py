@@ -27,18 +27,18 @@ CLOCK = ("time", "seconds", "created", "latency", "duration")
 
 def rows(source: Any) -> dict[str, pl.DataFrame]:
     """Return the tables of a batch or a store, without times."""
-    found = {}
+    tables = {}
     for name in TABLES:
         table = pl.DataFrame(getattr(source, name))
-        found[name] = table.select([column for column in table.columns if not any(word in column for word in CLOCK)])
-    return found
+        tables[name] = table.select([column for column in table.columns if not any(word in column for word in CLOCK)])
+    return tables
 
 
 def assert_equal(one: Any, other: Any) -> None:
-    wanted, found = rows(one), rows(other)
-    assert any(len(table) for table in wanted.values())
+    expected, actual = rows(one), rows(other)
+    assert any(len(table) for table in expected.values())
     for name in TABLES:
-        assert wanted[name].equals(found[name]), name
+        assert expected[name].equals(actual[name]), name
 
 
 class Sent:
@@ -51,8 +51,8 @@ class Sent:
 
     def __call__(self, order: Any) -> Batch:
         self.orders.append(order)
-        found: Batch = pickle.loads(pickle.dumps(self.collector.roll_out(pickle.loads(pickle.dumps(order)))))
-        return found
+        batch: Batch = pickle.loads(pickle.dumps(self.collector.roll_out(pickle.loads(pickle.dumps(order)))))
+        return batch
 
 
 def writer(workers: Any, recipe: Recipe = recipes.GRPO, **options: Any) -> Collector:
@@ -143,9 +143,9 @@ class Reads(Rollout):
     """Records its reads of the run."""
 
     async def group(self, group: Group) -> None:
-        found = group.library.solved()
+        solved = group.library.solved()
         known = dict(group.statistics)
-        READ.append((group.task.task_id, len(found), known.get("attempts", 0), known.get("uses", 0)))
+        READ.append((group.task.task_id, len(solved), known.get("attempts", 0), known.get("uses", 0)))
         await super().group(group)
 
 
@@ -154,15 +154,15 @@ READ: list[tuple[Any, ...]] = []
 
 def test_programs_read_store_and_statistics_of_the_run(tmp_path: Path) -> None:
     recipe = recipes.GRPO.replace(rollout=Reads())
-    found = []
+    runs = []
     for name, workers in (("one", None), ("two", [Sent(recipe=recipe), Sent(recipe=recipe)])):
         READ.clear()
         with arl.Store.open(tmp_path / name, sync="never") as store:
             list(run(writer(workers, recipe, store=store, task_pool=8), 2))
-        found.append(sorted(READ))
-    assert found[0] == found[1]
-    assert any(solved for _, solved, _, _ in found[0])
-    assert {attempts for _, _, attempts, _ in found[0]} == {0, 4}
+        runs.append(sorted(READ))
+    assert runs[0] == runs[1]
+    assert any(solved for _, solved, _, _ in runs[0])
+    assert {attempts for _, _, attempts, _ in runs[0]} == {0, 4}
 
 
 def test_a_resumed_writer_requests_only_the_missing_parts(tmp_path: Path) -> None:
@@ -325,13 +325,13 @@ def test_results_of_an_interrupted_call_are_not_used_by_the_next_call() -> None:
 
 
 def test_progress_adds_up_over_workers() -> None:
-    seen: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
 
     def note(progress: Any) -> None:
-        seen.append((progress.ended, progress.turns))
+        reports.append((progress.ended, progress.turns))
 
     list(run(writer([Sent(), Sent(), Sent()], progress=note), 1))
-    assert seen[-1] == (8 * 4, 8 * 4 * 2)
+    assert reports[-1] == (8 * 4, 8 * 4 * 2)
 
 
 class Together(Rollout):
@@ -373,11 +373,11 @@ def test_an_environment_of_another_name_is_refused() -> None:
 
 def test_replay_runs_in_the_writer(tmp_path: Path) -> None:
     recipe = recipes.GRPO.replace(replay=replay.Mix(replay.Memory(), count=2, old_logprob="none"))
-    found = []
+    runs = []
     there = recipe.replace(replay=None)
     for name, workers in (("one", None), ("two", [Sent(recipe=there), Sent(recipe=there)])):
         with arl.Store.open(tmp_path / name, sync="never") as store:
-            found.append(list(run(writer(workers, recipe, store=store), 3)))
-    for one, other in zip(*found, strict=True):
+            runs.append(list(run(writer(workers, recipe, store=store), 3)))
+    for one, other in zip(*runs, strict=True):
         assert_equal(one, other)
-    assert np.unique(found[1][2].column("source", "draw")).size == 2
+    assert np.unique(runs[1][2].column("source", "draw")).size == 2

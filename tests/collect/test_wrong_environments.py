@@ -152,17 +152,17 @@ def test_an_unknown_reward_is_counted_and_reported_once(tmp_path) -> None:
     world = SmallWorld(answer)
     with arl.Store.open(tmp_path) as store:
         collect = arl.Collector(world, world, recipes.GRPO, store=store, task_pool=8)
-        with warnings.catch_warnings(record=True, action="always") as told:
+        with warnings.catch_warnings(record=True, action="always") as caught_warnings:
             for _ in range(3):
                 batch = collect(tasks=4, group_size=4)
                 collect.end_iteration(recipes.GRPO.credit(batch), {"loss": 1.0})
-        assert len(told) == 1
-        assert "environment SmallWorld: the reward of step 2 of task 'train" in str(told[0].message)
-        assert "collect.unscored" in str(told[0].message)
+        assert len(caught_warnings) == 1
+        assert "environment SmallWorld: the reward of step 2 of task 'train" in str(caught_warnings[0].message)
+        assert "collect.unscored" in str(caught_warnings[0].message)
         unknown = int(np.isnan(batch.column("reward", "draw")).sum())
         counts = {"draws": 16, "unscored": unknown, "failed": 0, "abandoned": 0}
-        said = store.state["metrics"]
-        assert (said["collect"], said["loss"]) == (counts, 1.0)
+        metrics = store.state["metrics"]
+        assert (metrics["collect"], metrics["loss"]) == (counts, 1.0)
         assert 0 < unknown < 16
 
 
@@ -190,10 +190,10 @@ def test_forks_of_a_world_that_does_not_replay_end_as_failed() -> None:
         return paying(task, seed, actions)
 
     planner = rollout.EntropyBranching(budget=6, initial=2, probability=1.0)
-    with pytest.warns(RuntimeWarning) as told:
+    with pytest.warns(RuntimeWarning) as caught_warnings:
         batch = collected(SmallWorld(answer), planner)
-    assert len(told) == 1
-    message = str(told[0].message)
+    assert len(caught_warnings) == 1
+    message = str(caught_warnings[0].message)
     assert "environment SmallWorld is not deterministic for task 'train" in message
     assert "observation of step 1 was '" in message
     trajectories = pl.DataFrame(batch.trajectories)
@@ -236,12 +236,14 @@ def test_entropy_branching_without_tool_results_warns_once() -> None:
     world = SmallWorld(answer)
     recipe = recipes.GRPO.replace(rollout=rollout.EntropyBranching(budget=4, initial=2))
     collect = arl.Collector(world, world, recipe, task_pool=8)
-    with warnings.catch_warnings(record=True, action="always") as told:
+    with warnings.catch_warnings(record=True, action="always") as caught_warnings:
         for _ in range(2):
             collect.end_iteration(collect(tasks=2, group_size=4), {})
-    assert len(told) == 1
-    assert "rollout.EntropyBranching forks at tool results, and environment SmallWorld reported none" in str(told[0])
-    assert "TOOL_RESULT" in str(told[0].message)
+    assert len(caught_warnings) == 1
+    assert "rollout.EntropyBranching forks at tool results, and environment SmallWorld reported none" in str(
+        caught_warnings[0]
+    )
+    assert "TOOL_RESULT" in str(caught_warnings[0].message)
 
 
 def test_facts_of_every_step_are_kept() -> None:

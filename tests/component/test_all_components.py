@@ -71,7 +71,7 @@ BASES = (BudgetedRollout, OverRows, Part)
 
 def exported() -> list[type[Component]]:
     """Return all components of all phases, and those of systems."""
-    found = []
+    components = []
     for package in sorted(set(PHASES.values())):
         home = importlib.import_module(f"agentrl_core.{package}")
         modules = [
@@ -79,7 +79,7 @@ def exported() -> list[type[Component]]:
             *(importlib.import_module(each.name) for each in pkgutil.walk_packages(home.__path__, f"{home.__name__}.")),
         ]
         kinds = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
-        found += [
+        components += [
             kind
             for kind in sorted(kinds, key=lambda kind: kind.__name__)
             if issubclass(kind, Component)
@@ -93,8 +93,8 @@ def exported() -> list[type[Component]]:
         kinds = [
             kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__
         ]
-        found += [kind for kind in kinds if issubclass(kind, Component) and not kind.__name__.startswith("_")]
-    return found
+        components += [kind for kind in kinds if issubclass(kind, Component) and not kind.__name__.startswith("_")]
+    return components
 
 
 COMPONENTS = exported()
@@ -177,14 +177,14 @@ def test_needs_and_makes_are_true(kind: type[BatchComponent]) -> None:
     standard = make(kind)
     for component in (standard, *others(kind)):
         try:
-            made = component(filled(component))
+            result = component(filled(component))
         except NotFoundError as error:
             pytest.fail(f"{component} reads what it does not say it needs: {error}")
         for level, name in component.makes:
-            assert made.has(name, level)
-            assert len(made.column(name, level)) == len(made.column("score", level))
+            assert result.has(name, level)
+            assert len(result.column(name, level)) == len(result.column("score", level))
             if name in ("advantage", "weight", "keep"):
-                assert np.isfinite(made.column(name, level)).all()
+                assert np.isfinite(result.column(name, level)).all()
 
 
 def scheduled(kind: type[BatchComponent]) -> typing.Iterator[tuple[BatchComponent, BatchComponent]]:
@@ -217,9 +217,9 @@ def test_every_number_may_be_a_schedule(kind: type[BatchComponent]) -> None:
         batch = ragged(0, members=5, iteration=2)
         batch = filled(third, batch.with_columns("draw", score=batch.column("score", "draw") / 2))
         assert component.at(2) == third
-        made, expected = run(component, batch), third(batch)
+        result, expected = run(component, batch), third(batch)
         for level, name in third.makes:
-            np.testing.assert_array_equal(made.column(name, level), expected.column(name, level))
+            np.testing.assert_array_equal(result.column(name, level), expected.column(name, level))
 
 
 def run(component: BatchComponent, batch: Batch) -> Batch:

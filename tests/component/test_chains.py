@@ -65,17 +65,17 @@ CHAINS: dict[str, dict[str, object]] = {
 @pytest.fixture(scope="module")
 def batch() -> Batch:
     """Return ragged groups with the columns that environments and models would add."""
-    made = ragged(5, members=3)
+    rollouts = ragged(5, members=3)
     rng = np.random.default_rng(0)
-    tokens, steps = (int(made.offsets(level)[-1]) for level in ("token", "step"))
-    draws = made.num_draws
-    made = made.with_columns("token", value=rng.normal(size=tokens))
+    tokens, steps = (int(rollouts.offsets(level)[-1]) for level in ("token", "step"))
+    draws = rollouts.num_draws
+    rollouts = rollouts.with_columns("token", value=rng.normal(size=tokens))
     for name in ("reward_model_logprob", "reward_reference_logprob"):
-        made = made.with_columns("token", **{name: -rng.exponential(size=tokens)})
-    made = made.with_columns("step", answer_logprob=-rng.exponential(size=steps))
+        rollouts = rollouts.with_columns("token", **{name: -rng.exponential(size=tokens)})
+    rollouts = rollouts.with_columns("step", answer_logprob=-rng.exponential(size=steps))
     for name in ("reward.format", "reward.correct", "answer_cluster", "tree", "answer_parsed"):
-        made = made.with_columns("draw", **{name: rng.integers(0, 2, size=draws)})
-    return made.with_columns("draw", answer_logprob_before=-rng.exponential(size=draws))
+        rollouts = rollouts.with_columns("draw", **{name: rng.integers(0, 2, size=draws)})
+    return rollouts.with_columns("draw", answer_logprob_before=-rng.exponential(size=draws))
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -83,10 +83,10 @@ def test_a_system_as_a_chain(name: str, batch: Batch) -> None:
     recipe = Recipe(name=name, loss=loss.Policy(), **{"advantage": GroupRelative(), **CHAINS[name]})
     recipe = Recipe.from_toml(recipe.to_toml())
     recipe.check(batch)
-    made = recipe.credit(recipe.score(batch))
-    found = made.column("advantage", "token")
-    assert np.isfinite(found).all()
-    assert np.any(found != 0.0)
+    credited = recipe.credit(recipe.score(batch))
+    advantages = credited.column("advantage", "token")
+    assert np.isfinite(advantages).all()
+    assert np.any(advantages != 0.0)
     if name in ("gdpo", "treepo", "reinforce++"):
-        rows = [token.row for draw in plain(made) if draw.valid for token in draw.tokens if token.trained]
-        np.testing.assert_allclose([found[rows].mean(), found[rows].std(ddof=1)], [0.0, 1.0], atol=1e-4)
+        rows = [token.row for draw in plain(credited) if draw.valid for token in draw.tokens if token.trained]
+        np.testing.assert_allclose([advantages[rows].mean(), advantages[rows].std(ddof=1)], [0.0, 1.0], atol=1e-4)

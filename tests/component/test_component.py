@@ -63,13 +63,17 @@ def test_none_that_is_not_the_default_is_written() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"component": "Policey"}, "loss: component 'Policey' does not exist; use one of: Clip, Clipped, "),
+        ({"component": "Policey"}, "loss: component 'Policey' does not exist; did you mean Policy"),
         ({"component": "annotations"}, "component 'annotations' does not exist"),
-        ({"component": "Loss"}, "component 'Loss' does not exist"),
+        ({"component": "Loss"}, "component 'Loss' does not exist; use one of: Clip, Clipped, "),
         ({"entropy": 0.1}, r"the table has component=None; add a line component = \"ClassName\""),
         (
             {"component": "Policy", "entropi": 0.1},
-            r"loss\.Policy: option 'entropi' is unknown; use one of: aggregate, constant, clip, kl",
+            r"loss\.Policy: option 'entropi' is unknown; did you mean entropy",
+        ),
+        (
+            {"component": "Policy", "far": 0.1},
+            r"loss\.Policy: option 'far' is unknown; use one of: aggregate, constant, clip, kl",
         ),
         ({"component": "Policy", "entropy": "much"}, "entropy='much' is not possible; give a finite number"),
         ({"component": "Policy", "entropy": True}, "entropy=True"),

@@ -161,19 +161,19 @@ def rolled(seed: int, *, split: bool) -> Batch:
 
 def same(seed: int, *links: BatchComponent) -> None:
     """Check that the links give tokens the same values, bit for bit, in one row and in several."""
-    whole, parts = rolled(seed, split=False), rolled(seed, split=True)
+    unsplit, parts = rolled(seed, split=False), rolled(seed, split=True)
     for link in links:
-        whole, parts = link(whole), link(parts)
+        unsplit, parts = link(unsplit), link(parts)
     for name in {name for link in links for _, name in link.makes}:
-        np.testing.assert_array_equal(whole.column(name, "token"), parts.column(name, "token"), err_msg=name)
+        np.testing.assert_array_equal(unsplit.column(name, "token"), parts.column(name, "token"), err_msg=name)
 
 
 def test_the_rollouts_are_the_same_and_the_rows_are_not() -> None:
-    whole, parts = rolled(3, split=False), rolled(3, split=True)
-    assert len(whole.steps) == whole.num_draws
+    unsplit, parts = rolled(3, split=False), rolled(3, split=True)
+    assert len(unsplit.steps) == unsplit.num_draws
     assert len(parts.steps) > parts.num_draws
     for name in ("token", "position", "trainable", "behaviour_logprob"):
-        np.testing.assert_array_equal(whole.column(name, "token"), parts.column(name, "token"))
+        np.testing.assert_array_equal(unsplit.column(name, "token"), parts.column(name, "token"))
 
 
 def test_every_component_is_here() -> None:
@@ -192,9 +192,9 @@ def test_every_component_is_here() -> None:
         and not inspect.isabstract(kind)
     }
     every = {type(component) for component in (*ADVANTAGES, *LINKS)}
-    held = {kind.__name__ for kind in every if not kind.__module__.startswith("agentrl_core.recipes")}
+    listed = {kind.__name__ for kind in every if not kind.__module__.startswith("agentrl_core.recipes")}
     assert len(exported) > 15
-    assert held == exported
+    assert listed == exported
 
 
 @pytest.mark.parametrize("component", ADVANTAGES, ids=str)
@@ -229,8 +229,8 @@ def test_denominators(denominator: str, seed: int, shared: str) -> None:
 @pytest.mark.parametrize("name", ["GRPO", "RLOO", "ARPO"])
 def test_recipes(name: str) -> None:
     recipe = getattr(recipes, name)
-    whole, parts = (recipe.credit(rolled(11, split=split)) for split in (False, True))
-    np.testing.assert_array_equal(whole.column("advantage", "token"), parts.column("advantage", "token"))
+    unsplit, parts = (recipe.credit(rolled(11, split=split)) for split in (False, True))
+    np.testing.assert_array_equal(unsplit.column("advantage", "token"), parts.column("advantage", "token"))
 
 
 @settings(max_examples=50, deadline=None)
@@ -255,7 +255,7 @@ def test_columns_with_the_rollout_as_the_unit(
 @given(st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=4), min_size=1, max_size=8))
 def test_denominators_with_rollout_ids(rollouts: list[list[int]]) -> None:
     rows = np.repeat(np.arange(len(rollouts)), [len(parts) for parts in rollouts])
-    split, whole = list(itertools.chain(*rollouts)), [sum(parts) for parts in rollouts]
-    np.testing.assert_allclose(token_mean(split), token_mean(whole))
-    np.testing.assert_allclose(sequence_mean(split, rollout_ids=rows), sequence_mean(whole))
-    np.testing.assert_allclose(constant_denominator(split, 9.0, rollout_ids=rows), constant_denominator(whole, 9.0))
+    split, unsplit = list(itertools.chain(*rollouts)), [sum(parts) for parts in rollouts]
+    np.testing.assert_allclose(token_mean(split), token_mean(unsplit))
+    np.testing.assert_allclose(sequence_mean(split, rollout_ids=rows), sequence_mean(unsplit))
+    np.testing.assert_allclose(constant_denominator(split, 9.0, rollout_ids=rows), constant_denominator(unsplit, 9.0))

@@ -59,7 +59,7 @@ class Outer(Component):
         ({"count": 1.5}, "count=1.5 is not possible; give a whole number"),
         ({"limit": 0.0}, "option limit=0.0 is not possible; give a number above 0, or None"),
         ({"limit": math.nan}, "limit=nan is not possible; give a finite number or None"),
-        ({"name": ""}, "option name='' is not possible; do not leave it empty"),
+        ({"name": ""}, "option name='' is not possible; give a text that is not empty"),
         ({"column": ""}, "option column='' is not possible; name a column"),
         ({"level": "node"}, "level='node' is not possible; give one of 'draw', 'step', 'token'"),
         ({"inner": 3}, "inner=3 is not possible; give a Inner"),
@@ -127,8 +127,8 @@ def test_names_of_key_columns(name: str, columns: tuple[Column, ...]) -> None:
     ],
 )
 def test_a_column_of_a_model_is_known_by_its_name(name: str, model: str | None) -> None:
-    (found,) = [column for column in Outer(0.5, reference=name).needs if column == token(name)]
-    assert found.model == model
+    (need,) = [column for column in Outer(0.5, reference=name).needs if column == token(name)]
+    assert need.model == model
 
 
 def test_needs_under_a_schedule() -> None:

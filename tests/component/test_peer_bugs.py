@@ -87,13 +87,13 @@ def test_slime_2374_filters_take_groups_of_any_shape() -> None:
     sizes: set[int] = set()
     for seed in range(20):
         batch = GroupRelative()(ragged(seed))
-        kept = SelectDraws(fraction=0.5)(GroupFilter(band=Band(at_least=0.1))(batch)).column("keep", "draw")
+        keep = SelectDraws(fraction=0.5)(GroupFilter(band=Band(at_least=0.1))(batch)).column("keep", "draw")
         scores, groups = batch.column("score", "draw"), batch.keys("group_id", "draw")
-        for own in (groups == one for one in np.unique(groups)):
-            live = own & np.isfinite(scores)
+        for members in (groups == one for one in np.unique(groups)):
+            live = members & np.isfinite(scores)
             rejected = not live.any() or scores[live].std() == 0 or scores[live].mean() < 0.1
-            assert kept[own].sum() == (0 if rejected else max(live.sum() // 2, 1))
-            sizes.add(int(own.sum()))
+            assert keep[members].sum() == (0 if rejected else max(live.sum() // 2, 1))
+            sizes.add(int(members.sum()))
     assert len(sizes) > 3
 
 
@@ -118,10 +118,10 @@ def test_verl_5969_rows_that_fill_up_do_not_vote() -> None:
     more = np.concatenate([values, rng.normal(size=9) * 1e6]), np.concatenate([groups, rng.integers(0, 6, size=9)])
     valid = np.arange(49) < 40
     for options in ({}, {"center": "median", "scale": "mad"}, {"scale_ids": np.zeros(49, np.uint32)}):
-        own = {name: ids[:40] for name, ids in options.items()} if "scale_ids" in options else options
-        found = group.normalise(*more, valid=valid, **options)
-        np.testing.assert_array_equal(found[:40], group.normalise(values, groups, **own))
-        assert not found[40:].any()
+        row_options = {name: ids[:40] for name, ids in options.items()} if "scale_ids" in options else options
+        result = group.normalise(*more, valid=valid, **options)
+        np.testing.assert_array_equal(result[:40], group.normalise(values, groups, **row_options))
+        assert not result[40:].any()
 
 
 def test_agent_r1_88_whitening_ignores_padding_rows() -> None:
@@ -136,18 +136,18 @@ def test_agent_r1_88_whitening_ignores_padding_rows() -> None:
 def test_verl_omni_602_rows_that_are_not_valid_change_no_other_row() -> None:
     """verl-omni#602: dummy rows had a part in the loss."""
     batch = small([(0, [2]), (0, [1]), (0, [3])], draw_score=[3.0, 1.0, np.nan])
-    made = CENTRED(batch)
-    np.testing.assert_array_equal(made.column("advantage", "token"), [1.0, 1.0, -1.0, 0.0, 0.0, 0.0])
-    valid = np.isfinite(made.column("score", "draw"))
-    np.testing.assert_allclose(all_draws(made, valid=valid), [1 / 3] * 3 + [0.0] * 3)
+    result = CENTRED(batch)
+    np.testing.assert_array_equal(result.column("advantage", "token"), [1.0, 1.0, -1.0, 0.0, 0.0, 0.0])
+    valid = np.isfinite(result.column("score", "draw"))
+    np.testing.assert_allclose(all_draws(result, valid=valid), [1 / 3] * 3 + [0.0] * 3)
 
 
 def test_nemo_rl_4160_the_others_of_leave_one_out_are_valid() -> None:
     """NeMo-RL#4160: a sample that is not valid was in the baseline of the others."""
-    found = group.normalise(
+    result = group.normalise(
         [1.0, 0.0, 100.0, 2.0], [0] * 4, center="leave_one_out", scale="none", valid=[True, True, False, True]
     )
-    np.testing.assert_array_equal(found, [0.0, -1.5, 0.0, 1.5])
+    np.testing.assert_array_equal(result, [0.0, -1.5, 0.0, 1.5])
 
 
 def test_trl_6367_dead_groups_are_in_no_denominator() -> None:
@@ -177,8 +177,8 @@ def test_nemo_rl_4161_equal_rewards_are_worth_nothing(value: float, dtype: type)
 
 def test_verl_6348_small_differences_of_large_rewards() -> None:
     """verl#6348: a variance as mean of squares less square of mean lost all digits, or was negative."""
-    found = group.normalise([1e4, 1e4 + 1e-3, 1e4 + 2e-3], [0, 0, 0], eps=0.0)
-    np.testing.assert_allclose(found, [-1.0, 0.0, 1.0], atol=1e-6)
+    result = group.normalise([1e4, 1e4 + 1e-3, 1e4 + 2e-3], [0, 0, 0], eps=0.0)
+    np.testing.assert_allclose(result, [-1.0, 0.0, 1.0], atol=1e-6)
 
 
 # Masks of several turns
@@ -250,13 +250,13 @@ def test_trinity_608_cut_off_steps_are_known_and_can_leave() -> None:
     batch = forest.freeze()
     batch = batch.with_columns("draw", score=batch.column("reward", "draw"))
     np.testing.assert_array_equal(FlagFilter(flags="truncated")(batch).column("keep", "draw"), [0, 1, 1])
-    made = CENTRED(Unscored(flags="truncated")(batch))
-    np.testing.assert_array_equal(made.column("advantage", "draw"), [0.0, -0.5, 0.5])
+    result = CENTRED(Unscored(flags="truncated")(batch))
+    np.testing.assert_array_equal(result.column("advantage", "draw"), [0.0, -0.5, 0.5])
 
 
 def test_verl_3910_statistics_over_tokens_are_over_those_of_the_policy() -> None:
     """verl#3910: with several turns, tokens that the policy did not write were treated as its own."""
     batch = talk()
     entropy = np.array([1.0, 2.0, 3.0, 99.0, 4.0, 5.0], np.float32)
-    made = weight.EntropyScaled(kind="relative", coefficient=1.0)(batch.with_columns("token", entropy=entropy))
-    np.testing.assert_allclose(made.column("weight", "token"), [5 / 3, 4 / 3, 1.0, 1.0, 2 / 3, 1 / 3], rtol=1e-6)
+    result = weight.EntropyScaled(kind="relative", coefficient=1.0)(batch.with_columns("token", entropy=entropy))
+    np.testing.assert_allclose(result.column("weight", "token"), [5 / 3, 4 / 3, 1.0, 1.0, 2 / 3, 1 / 3], rtol=1e-6)

@@ -63,7 +63,7 @@ def test_toml_has_lists() -> None:
 
 def test_texts_of_earlier_builds_are_lists() -> None:
     names = renames.table()
-    made = names.component("agentrl_core.rollout", {"component": "Play", "agents": "one, two", "helpers": ""})
-    assert made == {"component": "SelfPlay", "agents": ["one", "two"], "helpers": []}
-    made = names.component("agentrl_core.rollout", {"component": "Horizon", "stages": "10,20", "every": 5})
-    assert made == {"component": "agentrl_core.recipes.scaling_inter:Horizon", "stages": [10, 20], "every": 5}
+    parsed = names.component("agentrl_core.rollout", {"component": "Play", "agents": "one, two", "helpers": ""})
+    assert parsed == {"component": "SelfPlay", "agents": ["one", "two"], "helpers": []}
+    parsed = names.component("agentrl_core.rollout", {"component": "Horizon", "stages": "10,20", "every": 5})
+    assert parsed == {"component": "agentrl_core.recipes.scaling_inter:Horizon", "stages": [10, 20], "every": 5}

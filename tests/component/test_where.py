@@ -27,31 +27,31 @@ def test_each_link_has_its_draws() -> None:
     links = tuple(advantage.GroupRelative(**centred, where=where) for where in (EASY, HARD))
     recipe = recipes.GRPO.replace(advantage=links)
     assert Recipe.from_toml(recipe.to_toml()) == recipe
-    made = recipe.credit(batch([1.0, 8.0, 3.0, 2.0], [0.0, 1.0, 0.5, 0.75]))
-    assert made.column("advantage", "draw").tolist() == [-1.0, 3.0, 1.0, -3.0]
-    assert made.column("score", "draw").tolist() == [1.0, 8.0, 3.0, 2.0], "the score is what it was"
+    credited = recipe.credit(batch([1.0, 8.0, 3.0, 2.0], [0.0, 1.0, 0.5, 0.75]))
+    assert credited.column("advantage", "draw").tolist() == [-1.0, 3.0, 1.0, -3.0]
+    assert credited.column("score", "draw").tolist() == [1.0, 8.0, 3.0, 2.0], "the score is what it was"
 
 
 @given(st.lists(st.tuples(st.integers(-4, 4), st.booleans()), min_size=2, max_size=9))
 def test_it_is_as_if_the_others_were_not_there(rows: list[tuple[int, bool]]) -> None:
-    scores, easy = [float(score) for score, _ in rows], np.array([held for _, held in rows])
-    whole = batch(scores, np.where(easy, 0.0, 1.0).tolist())
+    scores, easy = [float(score) for score, _ in rows], np.array([selected for _, selected in rows])
+    full_batch = batch(scores, np.where(easy, 0.0, 1.0).tolist())
     component = advantage.GroupRelative(where=EASY)
     recipe = recipes.GRPO.replace(advantage=(advantage.GroupRelative(where=HARD), component))
-    made = recipe.credit(whole).column("advantage", "draw")
-    for held in (easy, ~easy):
-        if held.any():
-            alone = recipes.GRPO.credit(whole.select_draws(np.flatnonzero(held))).column("advantage", "draw")
-            np.testing.assert_array_equal(made[held], alone)
+    all_advantages = recipe.credit(full_batch).column("advantage", "draw")
+    for selected in (easy, ~easy):
+        if selected.any():
+            alone = recipes.GRPO.credit(full_batch.select_draws(np.flatnonzero(selected))).column("advantage", "draw")
+            np.testing.assert_array_equal(all_advantages[selected], alone)
 
 
 def test_draws_outside_where_get_weight_1_and_an_unknown_advantage() -> None:
     """A weight is 1 there; an advantage is unknown, and is refused if tokens are trained."""
     rows = batch([1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 0.6])
     scaled = ColumnScaled("difficulty", where=HARD)
-    made = recipes.GRPO.replace(weight=scaled).credit(rows)
+    credited = recipes.GRPO.replace(weight=scaled).credit(rows)
     expected = recipes.GRPO.replace(weight=ColumnScaled("difficulty")).credit(rows).column("weight", "draw")
-    assert made.column("weight", "draw").tolist() == [1.0, 1.0, expected[2], 1.0]
+    assert credited.column("weight", "draw").tolist() == [1.0, 1.0, expected[2], 1.0]
     with pytest.raises(RecipeError, match=r"advantage.* gives 4 trained tokens the advantage nan"):
         recipes.GRPO.replace(advantage=advantage.GroupRelative(where=EASY)).credit(rows)
 
@@ -81,7 +81,7 @@ def test_sources_origins_and_roles() -> None:
     rows = batch([1.0, 0.0], [0.0, 0.0])
     ids = rows.column("trajectory_id", "draw")
     both = rows.with_draws(ids[:1], source="replay").with_columns("draw", score=[1.0, 0.0, 1.0])
-    held = {
+    conditions = {
         "fresh": Where(source="fresh"),
         "replay": Where(source="replay"),
         "generated": Where(origin="generated"),
@@ -89,7 +89,7 @@ def test_sources_origins_and_roles() -> None:
         "first": Where(agent=0, role="member", source="fresh"),
         "second": Where(agent=1),
     }
-    assert {name: np.flatnonzero(where.holds(both)).tolist() for name, where in held.items()} == {
+    assert {name: np.flatnonzero(where.holds(both)).tolist() for name, where in conditions.items()} == {
         "fresh": [0, 1],
         "replay": [2],
         "generated": [0, 1, 2],

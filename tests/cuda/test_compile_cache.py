@@ -64,8 +64,8 @@ def test_it_compiles_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # a file cannot contain a folder
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = cuda.cubin(NAME, "sm_90")
-    (kept,) = (tmp_path / f"agentrl_core-{os.getuid()}" / "cuda").iterdir()
-    assert kept.read_bytes() == code
+    (cache_file,) = (tmp_path / f"agentrl_core-{os.getuid()}" / "cuda").iterdir()
+    assert cache_file.read_bytes() == code
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
     assert cuda.cubin(NAME, "sm_90") == code
 
@@ -94,10 +94,10 @@ def test_no_kernels_without_cuda_or_where_it_is_switched_off(monkeypatch: pytest
 def test_without_cuda_core_kernels_are_skipped_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     original = builtins.__import__
 
-    def without(name: str, *given: object, **more: object) -> object:
+    def without(name: str, *arguments: object, **more: object) -> object:
         if name.startswith("cuda"):
             raise ImportError(name)
-        return original(name, *given, **more)
+        return original(name, *arguments, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
     cuda._loaded.cache_clear()

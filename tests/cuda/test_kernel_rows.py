@@ -40,19 +40,19 @@ def test_rows_agree(
 ) -> None:
     results = []
     for rows in (head_module.LogitOps(softcap), head_module.KernelLogitOps(few_threads, softcap)):
-        given = problem()
-        logits, target, scale = given["logits"].clone(), given["target"], given["scale"]
+        inputs = problem()
+        logits, target, scale = inputs["logits"].clone(), inputs["target"], inputs["scale"]
         logprob, entropy, lse = rows.statistics(logits, target, scale)
         if again:
-            logits = given["logits"].clone()
+            logits = inputs["logits"].clone()
             rows.again(logits, scale, lse)
-        by_entropy = given["by_entropy"] if with_entropy else None
-        made = rows.gradient(logits, target, scale, lse, entropy, given["by_logprob"], by_entropy, dtype)
-        assert made.dtype == dtype
-        assert made.shape == (ROWS, VOCABULARY)
-        results.append((logprob, entropy, lse, made.float()))
-    for found, right in zip(results[1][:3], results[0][:3], strict=True):
-        torch.testing.assert_close(found, right, rtol=1e-6, atol=1e-5)
+        by_entropy = inputs["by_entropy"] if with_entropy else None
+        gradient = rows.gradient(logits, target, scale, lse, entropy, inputs["by_logprob"], by_entropy, dtype)
+        assert gradient.dtype == dtype
+        assert gradient.shape == (ROWS, VOCABULARY)
+        results.append((logprob, entropy, lse, gradient.float()))
+    for actual, right in zip(results[1][:3], results[0][:3], strict=True):
+        torch.testing.assert_close(actual, right, rtol=1e-6, atol=1e-5)
     tolerance = 2.0**-8 if dtype == torch.bfloat16 else 1e-4
     torch.testing.assert_close(results[1][3], results[0][3], rtol=tolerance, atol=3e-6)
 
@@ -76,5 +76,5 @@ def test_the_operation_on_kernels(
         logprob, entropy = loss.linear_logprob(hidden, weight, target, bias=bias, workspace=1, **head)
         gradients = torch.autograd.grad((mix[0] * logprob + mix[1] * entropy).sum(), leaves)
         results.append((logprob.detach(), entropy.detach(), *gradients))
-    for found, right in zip(*results, strict=True):
-        torch.testing.assert_close(found, right, rtol=1e-5, atol=1e-5)
+    for actual, right in zip(*results, strict=True):
+        torch.testing.assert_close(actual, right, rtol=1e-5, atol=1e-5)

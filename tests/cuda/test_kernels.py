@@ -19,10 +19,10 @@ HERE = Path(__file__).parent
 
 
 def test_the_package_has_the_kernels_of_the_project() -> None:
-    kept = HERE.parents[1] / "cuda"
+    folder = HERE.parents[1] / "cuda"
     assert SOURCES
-    assert [path.stem for path in sorted(kept.glob("*.cu"))] == SOURCES
-    assert all((kept / f"{name}.cu").read_text(encoding="utf-8") == cuda.source(name) for name in SOURCES)
+    assert [path.stem for path in sorted(folder.glob("*.cu"))] == SOURCES
+    assert all((folder / f"{name}.cu").read_text(encoding="utf-8") == cuda.source(name) for name in SOURCES)
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
@@ -72,9 +72,9 @@ class Case:
 
     def statistics(self, host: HostKernels, threads: int) -> Tensor:
         """Return log-prob, entropy and lse from the kernel."""
-        found = torch.full((3, len(self.logits)), torch.nan)
-        self._launch(host, "row_statistics", threads, self.target, self.scale, *found)
-        return found
+        statistics = torch.full((3, len(self.logits)), torch.nan)
+        self._launch(host, "row_statistics", threads, self.target, self.scale, *statistics)
+        return statistics
 
     def _launch(self, host: HostKernels, kernel: str, threads: int, *vectors: Tensor | None) -> None:
         arguments = (self.memory, *vectors, self.logits.shape[1], self.stride)
@@ -86,14 +86,14 @@ class Case:
         """Return the derivative by the logits, from the kernel in place, from exact statistics."""
         _, exact_entropy, lse, _ = (one.float() for one in self.exact())
         before = self.memory.clone()
-        given = (self.target, self.scale, lse, exact_entropy, self.by_logprob, self.by_entropy if entropy else None)
+        arguments = (self.target, self.scale, lse, exact_entropy, self.by_logprob, self.by_entropy if entropy else None)
         kernel = "row_gradient_bfloat16" if narrow else "row_gradient_float"
-        self._launch(host, kernel, threads, *given)
+        self._launch(host, kernel, threads, *arguments)
         columns = self.logits.shape[1]
         assert torch.equal(self.memory[:, columns:], before[:, columns:]), "it wrote behind a row"
-        made = self.memory.view(torch.bfloat16 if narrow else torch.float32)[:, :columns].clone()
+        gradient = self.memory.view(torch.bfloat16 if narrow else torch.float32)[:, :columns].clone()
         self.memory.copy_(before)
-        return made
+        return gradient
 
 
 SOFTCAPS = pytest.mark.parametrize("softcap", [None, 5.0])
@@ -107,8 +107,8 @@ def test_statistics_are_exact(
     host: HostKernels, rows: int, columns: int, gap: int, threads: int, softcap: float | None
 ) -> None:
     case = Case(rows, columns, gap, softcap=softcap)
-    found, exact = case.statistics(host, threads), torch.stack(case.exact()[:3])
-    assert (found - exact).abs().max() <= 1e-5
+    actual, exact = case.statistics(host, threads), torch.stack(case.exact()[:3])
+    assert (actual - exact).abs().max() <= 1e-5
 
 
 @pytest.mark.parametrize("narrow", [False, True])
@@ -119,12 +119,12 @@ def test_gradients_are_those_of_autograd(
     host: HostKernels, rows: int, columns: int, gap: int, threads: int, narrow: bool, softcap: float | None
 ) -> None:
     case = Case(rows, columns, gap, softcap=softcap)
-    found, exact = case.gradient(host, threads, narrow=narrow).double(), case.exact()[3]
+    actual, exact = case.gradient(host, threads, narrow=narrow).double(), case.exact()[3]
     if narrow:  # half a unit in the last of 8 places, plus the error of fp32
-        assert ((found - exact).abs() <= 2.0**-8 * exact.abs() + 1e-6).all()
-        assert (found - exact).norm() <= 4e-3 * exact.norm() + 1e-6
+        assert ((actual - exact).abs() <= 2.0**-8 * exact.abs() + 1e-6).all()
+        assert (actual - exact).norm() <= 4e-3 * exact.norm() + 1e-6
     else:
-        torch.testing.assert_close(found, exact, rtol=1e-4, atol=2e-6)
+        torch.testing.assert_close(actual, exact, rtol=1e-4, atol=2e-6)
 
 
 def test_bfloat16_rounds_as_torch_does(host: HostKernels) -> None:
@@ -162,9 +162,9 @@ def test_any_shape_and_number_of_threads(
 ) -> None:
     case = Case(rows, columns, gap, std, seed, softcap)
     *exact, derivative = case.exact()
-    found = case.statistics(host, threads)
+    statistics = case.statistics(host, threads)
     slack = 1e-5 + 4e-7 * std  # logits of hundreds have no more digits in fp32
-    assert (found[:2] - torch.stack(exact[:2])).abs().max() <= 20 * slack
+    assert (statistics[:2] - torch.stack(exact[:2])).abs().max() <= 20 * slack
     near = 20 * slack * case.by_entropy.abs().max().clamp(min=1) * (1 + derivative.abs().max())
     assert (case.gradient(host, threads, narrow=False) - derivative).abs().max() <= near
 
@@ -172,11 +172,11 @@ def test_any_shape_and_number_of_threads(
 @SOFTCAPS
 def test_a_row_has_the_same_bits_beside_any_other(host: HostKernels, softcap: float | None) -> None:
     case, alone = Case(6, 999, softcap=softcap), Case(6, 999, softcap=softcap)
-    found = case.statistics(host, 16)
-    assert torch.equal(found, case.statistics(host, 16))
+    statistics = case.statistics(host, 16)
+    assert torch.equal(statistics, case.statistics(host, 16))
     alone.memory.copy_(case.memory.flip(0))
     alone.target, alone.scale = case.target.flip(0), case.scale.flip(0)
-    assert torch.equal(alone.statistics(host, 16).flip(1), found)
+    assert torch.equal(alone.statistics(host, 16).flip(1), statistics)
 
 
 @pytest.mark.parametrize("threads", [1, 5])
@@ -184,20 +184,20 @@ def test_logits_of_minus_infinity_have_probability_zero(host: HostKernels, threa
     case = Case(2, 41)
     case.logits[:, 5:20] = -torch.inf
     case.target.fill_(30)
-    found = case.statistics(host, threads)
+    statistics = case.statistics(host, threads)
     few = torch.cat([case.logits[:, :5], case.logits[:, 20:]], 1).double() * case.scale.double()[:, None]
     log_p = few.log_softmax(1)
-    assert (found[0] - log_p[:, 15]).abs().max() <= 1e-5
-    assert (found[1] + (log_p.exp() * log_p).sum(1)).abs().max() <= 1e-5
-    made = case.gradient(host, threads, narrow=False)
-    assert (made[:, 5:20] == 0).all()
-    assert made.isfinite().all()
+    assert (statistics[0] - log_p[:, 15]).abs().max() <= 1e-5
+    assert (statistics[1] + (log_p.exp() * log_p).sum(1)).abs().max() <= 1e-5
+    gradient = case.gradient(host, threads, narrow=False)
+    assert (gradient[:, 5:20] == 0).all()
+    assert gradient.isfinite().all()
 
 
 @SOFTCAPS
 def test_not_a_number_stays_seen(host: HostKernels, softcap: float | None) -> None:
     case = Case(2, 64, softcap=softcap)
     case.logits[0, 9] = torch.nan
-    found = case.statistics(host, 4)
-    assert found[:, 0].isnan().all()
-    assert found[:, 1].isfinite().all()
+    statistics = case.statistics(host, 4)
+    assert statistics[:, 0].isnan().all()
+    assert statistics[:, 1].isfinite().all()

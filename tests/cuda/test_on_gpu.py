@@ -71,12 +71,12 @@ def test_equals_the_cpu(
     if policy is not POLICY:
         original = Streams.__init__
         monkeypatch.setattr(
-            Streams, "__init__", lambda self, given: original(self, {**given, "step": torch.arange(ROWS) // 3})
+            Streams, "__init__", lambda self, values: original(self, {**values, "step": torch.arange(ROWS) // 3})
         )
-    found, exact = run(dtype, "cuda", policy, softcap), run(dtype, "cpu", policy, softcap)
-    for one, other in zip(found[:3], exact[:3], strict=True):
+    actual, exact = run(dtype, "cuda", policy, softcap), run(dtype, "cpu", policy, softcap)
+    for one, other in zip(actual[:3], exact[:3], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
-    for one, other in zip(found[3:], exact[3:], strict=True):
+    for one, other in zip(actual[3:], exact[3:], strict=True):
         assert one.dtype == other.dtype
         limit = {torch.bfloat16: 6e-3, torch.float16: 2e-3}.get(dtype, 1e-5)
         assert (one.double() - other.double()).norm() <= limit * other.double().norm()
@@ -90,27 +90,27 @@ def test_the_same_bits_each_time(dtype: torch.dtype) -> None:
 
 def test_a_row_does_not_depend_on_others() -> None:
     hidden, weight, pack = problem(torch.bfloat16, "cuda")
-    whole = loss.fused(hidden, weight, pack, POLICY)
+    full = loss.fused(hidden, weight, pack, POLICY)
     rows = slice(123, 321)
     vectors = {
         field.name: getattr(pack, field.name)[rows] for field in fields(pack) if field.name in ("source_row", "target")
     }
     streams = Streams({name: values[rows] for name, values in pack.streams.items()})
     part = loss.fused(hidden, weight, replace(pack, **vectors, streams=streams), POLICY)
-    assert torch.equal(part.logprob, whole.logprob[rows])
-    assert torch.equal(part.entropy, whole.entropy[rows])
+    assert torch.equal(part.logprob, full.logprob[rows])
+    assert torch.equal(part.entropy, full.entropy[rows])
 
 
 def test_other_streams_of_work() -> None:
     """Kernels run on torch's current stream, on which their inputs are made."""
     hidden, weight, pack = problem(torch.bfloat16, "cuda")
-    wanted = loss.fused(hidden, weight, pack, POLICY).logprob
+    expected = loss.fused(hidden, weight, pack, POLICY).logprob
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
         moved = hidden + torch.zeros(2048, 2048, device="cuda").matmul(torch.zeros(2048, 2048, device="cuda")).sum()
-        found = loss.fused(moved, weight, pack, POLICY).logprob
+        actual = loss.fused(moved, weight, pack, POLICY).logprob
     torch.cuda.synchronize()
-    assert torch.equal(found, wanted)
+    assert torch.equal(actual, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -134,5 +134,5 @@ def test_attention_equals_the_cpu(layout: str, softcap: float | None, window: in
         out = lies.attend(query, key, value, scaling=0.3, dropout=0.0, window=window, softcap=softcap)
         gradients = torch.autograd.grad((out * by_out.detach()).sum(), (query, key, value))
         results.append([one.detach().cpu().double() for one in (out, *gradients)])
-    for found, right in zip(*results, strict=True):
-        assert (found - right).norm() <= (2e-2 if dtype == torch.bfloat16 else 2e-3) * right.norm() + 1e-6
+    for actual, right in zip(*results, strict=True):
+        assert (actual - right).norm() <= (2e-2 if dtype == torch.bfloat16 else 2e-3) * right.norm() + 1e-6

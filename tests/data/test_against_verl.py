@@ -47,11 +47,11 @@ def test_functions_equal_verl_on_every_kind_of_column(
     column = {"numpy": np.asarray, "torch": torch.tensor, "polars": pl.Series, "arrow": pa.array}[kind]
     uids = names if kind == "torch" and named else column(names)
     for scale in ("std", "none"):
-        found = advantage.group_relative(column(rewards), uids, scale=scale, singleton="raw")
+        result = advantage.group_relative(column(rewards), uids, scale=scale, singleton="raw")
         expected = verl("grpo", rewards, ids, norm_adv_by_std_in_grpo=scale == "std")
-        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
-    found = advantage.leave_one_out(column(rewards), uids, singleton="raw")
-    np.testing.assert_allclose(found, verl("rloo", rewards, ids), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-6)
+    result = advantage.leave_one_out(column(rewards), uids, singleton="raw")
+    np.testing.assert_allclose(result, verl("rloo", rewards, ids), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -74,8 +74,8 @@ def test_credit_of_a_batch_equals_verl(component: object, estimator: str, option
     function = core_algos.get_adv_estimator_fn(estimator)
     uids = pl.DataFrame(batch.draws)["group_id"].cast(str).to_numpy().astype(object)
     expected, _ = function(rewards, mask, index=uids, **options)
-    found = padded(credited, "advantage") * mask
-    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=0, atol=1e-6)
+    actual = padded(credited, "advantage") * mask
+    np.testing.assert_allclose(actual.numpy(), expected.numpy(), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -43,8 +43,8 @@ def computed(batch: Batch) -> Batch:
         "token": {"weight": rng.random(rows["token"]), "rank": np.arange(rows["token"], dtype=np.uint32)},
         "node_token": {"reference_logprob": np.full(rows["node_token"], np.nan, np.float32)},
     }
-    for level, made in columns.items():
-        batch = batch.with_columns(level, **made)
+    for level, fields in columns.items():
+        batch = batch.with_columns(level, **fields)
     return batch.with_recipe("mine", {"clip": 0.2})
 
 
@@ -93,10 +93,10 @@ def test_token_weights_equal_plain_loops(seed: int, denominator: str, shared: st
         }[denominator]()
     expected = np.where(m > 0, expected, 0.0)
 
-    found = batch.token_weights(draws, denominator=denominator, constant=constant, shared=shared, valid=valid)
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=0)
+    weights = batch.token_weights(draws, denominator=denominator, constant=constant, shared=shared, valid=valid)
+    np.testing.assert_allclose(weights, expected, rtol=1e-12, atol=0)
     if count and denominator != "constant":
-        assert found.sum() == pytest.approx(1.0, abs=1e-12)
+        assert weights.sum() == pytest.approx(1.0, abs=1e-12)
 
 
 @settings(max_examples=60, deadline=None)
@@ -104,7 +104,7 @@ def test_token_weights_equal_plain_loops(seed: int, denominator: str, shared: st
 def test_a_plan_holds_every_trainable_token_of_its_draws_once(seed: int, room: int) -> None:
     rng = np.random.default_rng(seed)
     batch, paths = grow(seed)
-    whole = [np.array([token.token for token in path.tokens]) for path in drawn(paths)]
+    draw_tokens = [np.array([token.token for token in path.tokens]) for path in drawn(paths)]
     draws = rng.permutation(batch.num_draws)[: rng.integers(0, batch.num_draws + 1)]
     trainable, positions = batch.column("trainable", "token"), batch.column("position", "token")
     tokens, node_tokens = batch.column("token", "token"), batch.column("node_token", "token")
@@ -116,9 +116,9 @@ def test_a_plan_holds_every_trainable_token_of_its_draws_once(seed: int, room: i
     packs = batch.plan(draws, max_tokens)
     placed = sorted(draw for pack in packs for draw in pack.draw.tolist())
     assert placed == sorted(lengths), "each draw with something to train is in one pack"
-    found = np.concatenate([pack.token for pack in packs] or [np.zeros(0, np.int64)])
+    planned_tokens = np.concatenate([pack.token for pack in packs] or [np.zeros(0, np.int64)])
     expected = np.concatenate([trained[draw] for draw in placed] or [np.zeros(0, np.int64)])
-    assert sorted(found.tolist()) == sorted(expected.tolist())
+    assert sorted(planned_tokens.tolist()) == sorted(expected.tolist())
     for pack in packs:
         starts = pack.cu_seqlens
         assert (starts.dtype, starts[0], starts[-1]) == (np.int32, 0, len(pack.input_ids))
@@ -128,7 +128,7 @@ def test_a_plan_holds_every_trainable_token_of_its_draws_once(seed: int, room: i
         for place, draw in enumerate(pack.draw.tolist()):
             begin, end = starts[place], starts[place + 1]
             assert end - begin == lengths[draw], "a sequence ends before its last trainable token, which nothing reads"
-            assert pack.input_ids[begin:end].tolist() == whole[draw][: end - begin].tolist()
+            assert pack.input_ids[begin:end].tolist() == draw_tokens[draw][: end - begin].tolist()
             assert pack.position_ids[begin:end].tolist() == list(range(end - begin))
         assert pack.target.tolist() == tokens[pack.token].tolist()
         assert pack.node_token.tolist() == node_tokens[pack.token].tolist()
@@ -137,7 +137,7 @@ def test_a_plan_holds_every_trainable_token_of_its_draws_once(seed: int, room: i
         assert ((bounds[owner] <= pack.token) & (pack.token < bounds[owner + 1])).all()
         # The row that predicts a token is that of the token before it on its path.
         assert (pack.position_ids[pack.source_row] + 1 == positions[pack.token]).all()
-        before = [whole[draw][position - 1] for draw, position in zip(owner, positions[pack.token], strict=True)]
+        before = [draw_tokens[draw][position - 1] for draw, position in zip(owner, positions[pack.token], strict=True)]
         assert pack.input_ids[pack.source_row].tolist() == before
 
 
@@ -174,9 +174,9 @@ def test_facts_come_from_the_tables() -> None:
         "origin",
         "draw_id",
     ):
-        found = batch.column(name, "draw")
-        assert found.tolist() == of_draw[name].to_list()
-        assert batch.column(name, "step").tolist() == np.repeat(found, np.diff(batch.offsets("step"))).tolist()
+        draw_values = batch.column(name, "draw")
+        assert draw_values.tolist() == of_draw[name].to_list()
+        assert batch.column(name, "step").tolist() == np.repeat(draw_values, np.diff(batch.offsets("step"))).tolist()
     reward = batch.column("reward", "draw")
     assert reward.dtype == np.float32
     assert np.isnan(reward).tolist() == of_draw["reward"].is_null().to_list()
@@ -213,7 +213,7 @@ def test_a_batch_has_the_columns_that_it_gives(seed: int) -> None:
         "position",
         "no such column",
     }
-    given: set[tuple[str, str]] = set()
+    column_levels: set[tuple[str, str]] = set()
     for level in LEVELS:
         for name in names:
             try:
@@ -222,32 +222,33 @@ def test_a_batch_has_the_columns_that_it_gives(seed: int) -> None:
                 assert not batch.has(name, level), (name, level)
             else:
                 assert batch.has(name, level), (name, level)
-                given.add((name, level))
-    assert {("score", "token"), ("position", "token"), ("entropy", "node_token"), ("reward", "step")} <= given
-    assert ("score", "node_token") not in given
+                column_levels.add((name, level))
+    assert {("score", "token"), ("position", "token"), ("entropy", "node_token"), ("reward", "step")} <= column_levels
+    assert ("score", "node_token") not in column_levels
 
 
 def test_computed_columns_reach_every_finer_level() -> None:
     batch, _ = grow(2)
     steps, tokens = batch.offsets("step"), batch.offsets("token")
     score = np.random.default_rng(0).random(batch.num_draws)
-    made = batch.with_columns("draw", score=score, entropy=score)
-    assert made.column("score", "step").tolist() == np.repeat(score, np.diff(steps)).tolist()
+    result = batch.with_columns("draw", score=score, entropy=score)
+    assert result.column("score", "step").tolist() == np.repeat(score, np.diff(steps)).tolist()
     assert (
-        made.column("score", "token").tolist() == np.repeat(np.repeat(score, np.diff(steps)), np.diff(tokens)).tolist()
+        result.column("score", "token").tolist()
+        == np.repeat(np.repeat(score, np.diff(steps)), np.diff(tokens)).tolist()
     )
-    assert made.column("entropy", "token").tolist() == made.column("score", "token").tolist(), "before the fact"
-    assert not made.has("score", "node_token")
+    assert result.column("entropy", "token").tolist() == result.column("score", "token").tolist(), "before the fact"
+    assert not result.has("score", "node_token")
     of_step = np.random.default_rng(1).random(levels(batch)["step"]).astype(np.float32)
-    made = made.with_columns("step", score=of_step)
-    assert made.column("score", "token").tolist() == np.repeat(of_step, np.diff(tokens)).tolist()
-    assert not made.has("score", "draw"), "a name stands for one column"
+    result = result.with_columns("step", score=of_step)
+    assert result.column("score", "token").tolist() == np.repeat(of_step, np.diff(tokens)).tolist()
+    assert not result.has("score", "draw"), "a name stands for one column"
     values = np.random.default_rng(2).random(levels(batch)["node_token"])
-    made = made.with_columns("node_token", value=values)
-    assert made.column("value", "token").tolist() == values[batch.column("node_token", "token")].tolist()
+    result = result.with_columns("node_token", value=values)
+    assert result.column("value", "token").tolist() == values[batch.column("node_token", "token")].tolist()
     assert not batch.has("score", "draw"), "a Batch never changes"
     parity = (np.arange(levels(batch)["step"]) % 2) + 5
-    assert made.with_columns("step", parity=parity).keys("parity", "step").tolist() == (parity - 5).tolist()
+    assert result.with_columns("step", parity=parity).keys("parity", "step").tolist() == (parity - 5).tolist()
 
 
 @settings(max_examples=30, deadline=None)
@@ -256,34 +257,35 @@ def test_draws_are_selected_with_their_columns(seed: int) -> None:
     rng = np.random.default_rng(seed)
     batch = computed(grow(seed)[0])
     chosen = rng.permutation(batch.num_draws)[: rng.integers(0, batch.num_draws + 1)]
-    cut = batch.select_draws(chosen)
-    assert frames(cut)["draws"].equals(frames(batch)["draws"][chosen.tolist()], null_equal=True)
+    selection = batch.select_draws(chosen)
+    assert frames(selection)["draws"].equals(frames(batch)["draws"][chosen.tolist()], null_equal=True)
     assert all(
-        frames(cut)[name].equals(frames(batch)[name], null_equal=True) for name in ("nodes", "steps", "trajectories")
+        frames(selection)[name].equals(frames(batch)[name], null_equal=True)
+        for name in ("nodes", "steps", "trajectories")
     )
     bounds = {"step": batch.offsets("step"), "token": batch.offsets("token")[batch.offsets("step")]}
     for name, level in [*NAMES.items(), ("token", "token"), ("trajectory_id", "draw"), ("reward", "step")]:
-        before, after = batch.column(name, level), cut.column(name, level)
+        before, after = batch.column(name, level), selection.column(name, level)
         if level in bounds:
             rows = [row for draw in chosen for row in range(bounds[level][draw], bounds[level][draw + 1])]
             before = before[np.array(rows, np.int64)]
         elif level == "draw":
             before = before[chosen]
         np.testing.assert_array_equal(after, before)
-    assert cut.num_groups == len(set(batch.column("group_id", "draw")[chosen].tolist()))
+    assert selection.num_groups == len(set(batch.column("group_id", "draw")[chosen].tolist()))
 
 
 def test_parts_become_one() -> None:
     parts = [computed(grow(seed)[0]) for seed in (1, 2)]
     parts.insert(1, computed(Batch.concat([])))
-    whole = Batch.concat(iter(parts))
+    joined = Batch.concat(iter(parts))
     for level in LEVELS:
-        assert levels(whole)[level] == sum(levels(part)[level] for part in parts)
+        assert levels(joined)[level] == sum(levels(part)[level] for part in parts)
     for name, level in [*NAMES.items(), ("token", "token"), ("reward", "draw"), ("reward", "step")]:
         expected = np.concatenate([part.column(name, level) for part in parts])
-        np.testing.assert_array_equal(whole.column(name, level), expected)
-    assert whole.num_groups == sum(part.num_groups for part in parts)
-    tables = frames(whole)
+        np.testing.assert_array_equal(joined.column(name, level), expected)
+    assert joined.num_groups == sum(part.num_groups for part in parts)
+    tables = frames(joined)
     for name, key in {"nodes": "node_id", "trajectories": "trajectory_id", "draws": "draw_id"}.items():
         assert tables[name][key].to_list() == list(range(len(tables[name])))
     assert tables["draws"]["position"].to_list() == list(range(len(tables["draws"])))
@@ -293,20 +295,22 @@ def test_parts_become_one() -> None:
 def test_task_counts_of_independent_collectors_add_up_or_are_refused() -> None:
     def batches(seed: int) -> list[Batch]:
         world = SmallWorld()
-        collect, found = Collector(world, world, recipes.GRPO, seed=seed, task_pool=4), []
+        collect, collected = Collector(world, world, recipes.GRPO, seed=seed, task_pool=4), []
         for _ in range(2):
-            found.append(collect(tasks=2, group_size=2))
-            collect.end_iteration(recipes.GRPO.credit(found[-1]), {})
-        return found
+            collected.append(collect(tasks=2, group_size=2))
+            collect.end_iteration(recipes.GRPO.credit(collected[-1]), {})
+        return collected
 
     def check(parts: list[Batch]) -> None:
         """The last row of each task has the counts of all trajectories."""
-        whole = Batch.concat(parts)
-        rows = pl.DataFrame(whole.trajectories).group_by("task_id").agg(pl.len(), pl.col("success").cast(int).sum())
-        latest = pl.DataFrame(whole.tasks).unique("task_id", keep="last")
-        found = latest.select("task_id", pl.col("attempts"), pl.col("successes"), "difficulty", "alpha", "beta", "uses")
-        assert len(found) == len(rows) > 2
-        for task, attempts, successes, difficulty, alpha, beta, uses in found.rows():
+        joined = Batch.concat(parts)
+        rows = pl.DataFrame(joined.trajectories).group_by("task_id").agg(pl.len(), pl.col("success").cast(int).sum())
+        latest = pl.DataFrame(joined.tasks).unique("task_id", keep="last")
+        counts = latest.select(
+            "task_id", pl.col("attempts"), pl.col("successes"), "difficulty", "alpha", "beta", "uses"
+        )
+        assert len(counts) == len(rows) > 2
+        for task, attempts, successes, difficulty, alpha, beta, uses in counts.rows():
             [(_, count, paid)] = rows.filter(pl.col("task_id") == task).rows()
             assert (attempts, successes, alpha, beta) == (count, paid, paid, count - paid)
             assert difficulty == pytest.approx(1 - paid / count)
@@ -331,9 +335,9 @@ def test_a_batch_pickles_with_its_columns(protocol: int, empty: bool) -> None:
     again = pickle.loads(pickle.dumps(batch, protocol))
     assert same(batch, again)
     for name, column in values(batch).items():
-        found = again.column(name, NAMES[name])
-        assert found.dtype == column.dtype
-        np.testing.assert_array_equal(found, column)
+        actual = again.column(name, NAMES[name])
+        assert actual.dtype == column.dtype
+        np.testing.assert_array_equal(actual, column)
     for name in ("draw_columns", "step_columns", "node_columns"):
         assert pl.DataFrame(getattr(again, name)).equals(pl.DataFrame(getattr(batch, name)), null_equal=True)
     assert pickle.dumps(again, protocol) == pickle.dumps(batch, protocol), "the note of their source included"
@@ -372,9 +376,9 @@ def test_columns_belong_to_the_caller() -> None:
         column[:] = 0
         assert batch.column(name, level).any()
     weights = np.ones(batch.num_draws)
-    made = batch.with_columns("draw", w=weights)
+    result = batch.with_columns("draw", w=weights)
     weights[:] = 5
-    assert made.column("w", "draw").tolist() == [1.0] * batch.num_draws
+    assert result.column("w", "draw").tolist() == [1.0] * batch.num_draws
 
 
 def test_sharing_is_counted() -> None:

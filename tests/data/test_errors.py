@@ -58,7 +58,7 @@ FOREST = {
     ),
     "empty action": (
         lambda f, t: f.append(t, [], kind="action", logprobs=[]),
-        "tokens is empty; an action has at least one",
+        "tokens is empty; give an action at least one",
     ),
     "empty prompt": (lambda f, t: f.append(t, [], kind="prompt"), "tokens is empty"),
     "NaN log-prob": (
@@ -84,7 +84,7 @@ FOREST = {
     "negative token": (lambda f, t: f.append(t, [1, -7], kind="prompt"), r"tokens\[1\] is -7"),
     "huge token": (
         lambda f, t: f.append(t, [2**31], kind="prompt"),
-        r"tokens\[0\] is 2147483648; token ids fit 32 bits",
+        r"tokens\[0\] is 2147483648; give token ids below 2\^31",
     ),
     "floats among tokens": (
         lambda f, t: f.append(t, [1, 1.5], kind="prompt"),
@@ -124,7 +124,7 @@ FOREST = {
     ),
     "fractional handle": (lambda f, _: f.tokens(0.5), "trajectory is 0.5; give a whole number"),
     "negative group": (lambda f, _: f.add_group(-1, "task"), "group is -1; give a whole number from 0 to"),
-    "huge group": (lambda f, _: f.add_group(2**31, "task"), "group is 2147483648; it must be at most 2147483647"),
+    "huge group": (lambda f, _: f.add_group(2**31, "task"), "group is 2147483648; give a number of at most 2147483647"),
     "huger group": (lambda f, _: f.add_group(2**40, "task"), "group is 1099511627776"),
     "group again": (lambda f, _: f.add_group(0, "task"), "group 0 exists already"),
     "negative member": (lambda f, _: f.start(0, -1), "member is -1"),
@@ -162,7 +162,7 @@ def test_a_rejected_call_leaves_a_forest_unchanged(
 MISSING = {
     "trajectory of another forest": (
         lambda f, _: f.tokens(forest_like_that().start(0, 1)),
-        r"trajectory \d+ is not in the forest: .* it is a handle of another forest; use handles that this forest gave",
+        r"trajectory \d+ is not in the forest: .* the handle is of another forest; use a handle that this",
     ),
     "node of another forest": (
         lambda f, t: f.fork(t, node=forest_like_that().start(0, 1)),
@@ -216,8 +216,8 @@ def test_ended_trajectories_stay_ended(grown: tuple[Forest, int]) -> None:
 BATCH = {
     "level": (lambda b: b.column("reward", "tokens"), 'level is "tokens"; use "draw", "step"'),
     "level of new columns": (lambda b: b.with_columns("row", a=[1.0]), 'level is "row"'),
-    "offsets of draws": (lambda b: b.offsets("draw"), 'level "draw" is the outermost'),
-    "keys of stored tokens": (lambda b: b.keys("group_id", "node_token"), 'level is "node_token"; keys are made at'),
+    "offsets of draws": (lambda b: b.offsets("draw"), 'level is "draw", which has no level above it'),
+    "keys of stored tokens": (lambda b: b.keys("group_id", "node_token"), 'level is "node_token"; use "draw"'),
     "keys of floats": (lambda b: b.keys("probability", "draw"), 'column "probability" has nulls'),
     "keys of computed floats": (
         lambda b: b.with_columns("draw", a=np.zeros(b.num_draws)).keys("a", "draw"),
@@ -227,7 +227,7 @@ BATCH = {
     "unknown integers": (lambda b: b.column("parent_trajectory", "draw"), 'column "parent_trajectory" is unknown'),
     "too short": (
         lambda b: b.with_columns("draw", a=[1.0]),
-        r'column "a" has 1 values, but the batch has \d+ at level "draw"',
+        r'column "a" has 1 values, but level "draw" has \d+ rows',
     ),
     "a scalar": (lambda b: b.with_columns("draw", a=1.0), r"a has shape \(\)"),
     "a matrix": (lambda b: b.with_columns("draw", a=np.zeros((2, 2))), r"a has shape \(2, 2\)"),
@@ -240,16 +240,16 @@ BATCH = {
     "a column of ids": (lambda b: b.with_columns("draw", draw_id=np.zeros(b.num_draws)), 'column "draw_id" is a key'),
     "negative draw": (lambda b: b.select_draws([0, -1]), r"indices\[1\] is -1, but the batch has \d+ draws"),
     "draw too large": (lambda b: b.select_draws([99]), r"indices\[0\] is 99"),
-    "draw twice": (lambda b: b.select_draws([0, 1, 0]), r"indices\[2\] is 0 once more; give each draw once"),
+    "draw twice": (lambda b: b.select_draws([0, 1, 0]), r"indices\[2\] is 0, which is given twice; give each"),
     "a mask of draws": (lambda b: b.select_draws(np.ones(b.num_draws, bool)), "indices has dtype bool"),
     "fractional draws": (lambda b: b.plan([0.7], 100), "draws has dtype float64"),
-    "planned twice": (lambda b: b.plan([1, 1], 100), r"draws\[1\] is 1 once more"),
+    "planned twice": (lambda b: b.plan([1, 1], 100), r"draws\[1\] is 1, which is given twice"),
     "plan of -1": (lambda b: b.plan([-1], 100), r"draws\[0\] is -1"),
     "no room": (lambda b: b.plan([0], 0), "max_tokens is 0, but draw 0 has a sequence of"),
     "negative room": (lambda b: b.plan([0], -1), "max_tokens is -1; give a whole number from 0"),
     "huge room": (lambda b: b.plan([0], 2**70), f"max_tokens is {2**70}"),
     "weights of no draw": (lambda b: b.token_weights([10**6]), r"draws\[0\] is 1000000"),
-    "weights of a draw twice": (lambda b: b.token_weights([2, 2]), r"draws\[1\] is 2 once more"),
+    "weights of a draw twice": (lambda b: b.token_weights([2, 2]), r"draws\[1\] is 2, which is given twice"),
     "short mask": (lambda b: b.token_weights([0], valid=[True]), r"valid has 1 values for \d+ draws"),
     "mask of floats": (lambda b: b.token_weights([0], valid=[0.5]), "valid has dtype float64; give booleans"),
     "denominator": (lambda b: b.token_weights([0], denominator="mean"), 'denominator is "mean"; use "token_mean"'),
@@ -268,14 +268,14 @@ def test_a_batch_refuses(batch: Batch, call: Callable[[Batch], object], message:
 
 
 def test_a_column_that_is_not_there_is_not_found(batch: Batch) -> None:
-    made = batch.with_columns("draw", score=np.zeros(batch.num_draws)).with_columns(
+    result = batch.with_columns("draw", score=np.zeros(batch.num_draws)).with_columns(
         "token", weight=batch.token_weights([0])
     )
     for name, level in [("advantage", "draw"), ("advantage", "token"), ("weight", "step"), ("score", "node_token")]:
-        assert not made.has(name, level)
+        assert not result.has(name, level)
         message = rf'no column "{name}" at level "{level}" \(computed so far: \["score", "weight"\]\)'
         with pytest.raises(NotFoundError, match=message):
-            made.column(name, level)
+            result.column(name, level)
     with pytest.raises(NotFoundError, match='no column "nothing"'):
         batch.keys("nothing", "token")
 
@@ -288,12 +288,12 @@ def test_bytes_that_are_not_a_batch_raise_corrupt_error(parts: list[bytes]) -> N
 
 def test_bytes_that_are_cut_are_corrupt(batch: Batch) -> None:
     parts = batch._core.to_bytes()
-    for cut in (1, len(parts[1]) // 2):
+    for missing in (1, len(parts[1]) // 2):
         with pytest.raises(exceptions.CorruptError, match="part of a batch is not an Arrow file"):
-            _core.Batch.from_bytes([parts[0], parts[1][:-cut], *parts[2:]])
+            _core.Batch.from_bytes([parts[0], parts[1][:-missing], *parts[2:]])
         with pytest.raises(exceptions.CorruptError, match="is not the header of a batch"):
             _core.Batch.from_bytes([parts[0][: len(parts[0]) // 2], *parts[1:]])
-    with pytest.raises(AgentRLError, match="table nodes has columns"):
+    with pytest.raises(AgentRLError, match=r'table nodes has ".*" \(.*\) as column \d+; give "'):
         _core.Batch.from_bytes([parts[0], parts[2], *parts[2:]])
 
 

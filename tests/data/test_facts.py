@@ -78,7 +78,7 @@ def check(batch: Batch, of_steps: FactRows, of_ends: FactRows) -> None:
     np.testing.assert_array_equal(batch.column("length", "draw"), np.array(lengths, np.float32))
     of_draws = np.repeat(np.arange(len(order)), [len(places) for places in drawn])
     np.testing.assert_array_equal(batch.column("length", "step"), np.array(lengths, np.float32)[of_draws])
-    places = [place for own in drawn for place in own]
+    places = [place for draw_places in drawn for place in draw_places]
     flawed = [np.nan if of_steps[place]["flawed"] is None else of_steps[place]["flawed"] for place in places]
     np.testing.assert_array_equal(batch.column("flawed", "step"), np.array(flawed, np.float32))
     tokens = np.diff(batch.offsets("token"))
@@ -179,7 +179,7 @@ def test_a_store_has_the_facts_of_its_first_batch(tmp_path: Path) -> None:
 
 
 def test_parts_of_other_facts_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r'the parts have other facts, \{"step".*\} and \{\}'):
+    with pytest.raises(InvalidInputError, match=r'the parts have different facts, \{"step".*\} and \{\}'):
         Batch.concat([one({"step": {"flawed": "number"}}), one(None)])
     forest = Forest()
     forest.add_group(0, "task")
@@ -195,10 +195,10 @@ def test_parts_of_other_facts_are_refused() -> None:
         ({"step": {"reward": "number"}}, '"reward", which is a column of the tables'),
         ({"trajectory": {"task_id": "key"}}, '"task_id", which is a column of the tables'),
         ({"step": {"entropy": "number"}}, "is a column of tokens"),
-        ({"trajectory": {"advantage": "number"}}, "is what recipes compute"),
+        ({"trajectory": {"advantage": "number"}}, "is computed by recipes"),
         ({"step": {"facts": "number"}}, "is a column of the tables"),
         ({"step": {"": "number"}}, "is empty"),
-        ({"step": {"a,b": "number"}}, "has a comma"),
+        ({"step": {"a,b": "number"}}, "contains a comma"),
         ({"step": {"a": "number"}, "trajectory": {"a": "key"}}, "for steps and for trajectories"),
     ],
 )
@@ -217,7 +217,7 @@ def test_a_fact_beside_a_component_of_the_reward() -> None:
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ({"other": 1.0}, r'facts has "other", which is declared for no trajectory; declared are .*"answer"'),
+        ({"other": 1.0}, r'facts has "other", which is not declared for level "trajectory" \(declared: .*"answer"'),
         ({"answer": 1.0}, r'facts\["answer"\] is the number 1, but it is declared as a key'),
         ({"length": "x"}, r'facts\["length"\] is the text "x", but it is declared as a number'),
         ({"length": float("inf")}, "give a finite number"),
@@ -238,23 +238,23 @@ def test_facts_are_stored_as_keys_and_numbers() -> None:
         {"answer": None, "length": None}
     ]
     halves = one(declared, facts={"length": 0.5})
-    with pytest.raises(InvalidInputError, match=r"a fact of kind key is a string or an integer"):
+    with pytest.raises(InvalidInputError, match=r"cannot be a key; give strings or integers"):
         halves.keys("length", "draw")
 
 
 def test_ingest_takes_columns_of_facts() -> None:
-    def begun() -> tuple[Forest, list[int]]:
+    def start_chats() -> tuple[Forest, list[int]]:
         forest = Forest(facts=FACTS)
         forest.add_group(0, "task")
         return forest, [forest.start(0, member) for member in range(3)]
 
     columns = {"flawed": [1, None, 0.5], "tool": ["a", None, b"\x01"]}
     expected = [{"flawed": 1.0, "tool": "a"}, {"flawed": None, "tool": None}, {"flawed": 0.5, "tool": "01"}]
-    forest, chats = begun()
+    forest, chats = start_chats()
     forest.ingest(chats, prompts=[[1]] * 3, outputs=[[2], [3], [4]], facts=columns)
     forest.abort()
     assert facts_of(forest.freeze().steps) == expected
-    forest, chats = begun()
+    forest, chats = start_chats()
     forest.append_many(chats, [[1]] * 3, kind="prompt")
     series = {"flawed": pl.Series([1.0, None, 0.5]), "tool": pl.Series(["a", None, "01"])}
     forest.append_many(chats, [[2], [3], [4]], kind="action", facts=series)
@@ -263,9 +263,9 @@ def test_ingest_takes_columns_of_facts() -> None:
     for wrong, message in (
         ({"flawed": [1.0]}, r'facts\["flawed"\] has 1 rows, but trajectories has 3'),
         ({"other": [1.0, 2.0, 3.0]}, 'facts has "other".*nothing of the call was stored'),
-        ({"tool": ["a", 1, "b"]}, r'facts\["tool"\]\[1\] is not a string'),
+        ({"tool": ["a", 1, "b"]}, r'facts\["tool"\]\[1\] is 1; give str'),
     ):
-        forest, chats = begun()
+        forest, chats = start_chats()
         with pytest.raises(InvalidInputError, match=message):
             forest.ingest(chats, prompts=[[1]] * 3, outputs=[[2], [3], [4]], facts=wrong)
         assert forest.tokens(chats[0]).tolist() == []

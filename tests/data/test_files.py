@@ -22,17 +22,17 @@ def shown(name: str) -> str:
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
     """Return what was synced, in order: its name, and the content of its folder (or of itself) at that moment."""
-    seen: list[tuple[str, list[str]]] = []
+    listings: list[tuple[str, list[str]]] = []
     sync = os.fsync
 
     def record(descriptor: int) -> None:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
         folder = path if path.is_dir() else path.parent
-        seen.append((shown(path.name), sorted(shown(file.name) for file in folder.iterdir())))
+        listings.append((shown(path.name), sorted(shown(file.name) for file in folder.iterdir())))
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", record)
-    return seen
+    return listings
 
 
 def test_a_file_is_synced_before_it_gets_its_name(tmp_path: Path, synced: list[tuple[str, list[str]]]) -> None:
@@ -73,8 +73,8 @@ def test_a_folder_gets_its_name_when_its_files_are_on_the_disk(
 def test_an_interrupt_as_the_file_appears_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = os.open
 
-    def interrupted(*given: object) -> int:
-        os.close(opened(*given))  # type: ignore[arg-type]
+    def interrupted(*arguments: object) -> int:
+        os.close(opened(*arguments))  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "open", interrupted)
@@ -141,5 +141,5 @@ def test_commands_that_write_follow_no_planted_link(tmp_path: Path, run: Path) -
     assert victim.read_bytes() == b"precious"
     assert not (out / "page.html").is_symlink()
     assert (out / "page.html").stat().st_size > 10_000
-    written = {"page.html", "saved.html", "rows.jsonl", "rows.parquet"}
-    assert {path.name for path in out.iterdir()} == written | set(planted), "nothing else is left"
+    outputs = {"page.html", "saved.html", "rows.jsonl", "rows.parquet"}
+    assert {path.name for path in out.iterdir()} == outputs | set(planted), "nothing else is left"

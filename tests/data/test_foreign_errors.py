@@ -30,14 +30,14 @@ def chat() -> tuple[Forest, int]:
 
 def turn(**options: object) -> object:
     forest, trajectory = chat()
-    given = {"prompts": [[1, 2]], "outputs": [[3]], **options}
-    return forest.ingest([trajectory], **given)
+    arguments = {"prompts": [[1, 2]], "outputs": [[3]], **options}
+    return forest.ingest([trajectory], **arguments)
 
 
 def row(**options: object) -> object:
     forest, trajectory = chat()
-    given = {"tokens": [[1, 2]], "kind": "action", **options}
-    return forest.append_many([trajectory], **given)
+    arguments = {"tokens": [[1, 2]], "kind": "action", **options}
+    return forest.append_many([trajectory], **arguments)
 
 
 def imported(tokens: object, sampled: object) -> object:
@@ -58,12 +58,12 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "negative realign": (lambda: turn(realign=-1), "realign is -1; give a whole number from 0"),
     "bins": (
         lambda: packing.balanced([1, 2, 3], 2**63 - 1),
-        "bins is 9223372036854775807, for which there is not enough",
+        "bins is 9223372036854775807: not enough",
     ),
-    "many bins": (lambda: packing.balanced([1, 2, 3], 2**45), "bins is 35184372088832, for which there is not enough"),
+    "many bins": (lambda: packing.balanced([1, 2, 3], 2**45), "bins is 35184372088832: not enough"),
     "shards": (
         lambda: grow(0)[0].plan([0], 100, shards=2**45),
-        "shards is 35184372088832, for which there is not enough memory",
+        "shards is 35184372088832: not enough memory",
     ),
     # Rows that are not lists of values.
     "a matrix in a row": (

@@ -69,8 +69,8 @@ class Grown(RuleBasedStateMachine):
     @rule(data=st.data())
     def start(self, data: st.DataObject) -> None:
         group = data.draw(st.integers(0, self.groups - 1))
-        taken = {path.fork_path[0] for path in self.played.paths if path.group == group}
-        member = data.draw(st.integers(0, 20).filter(lambda member: member not in taken))
+        used_members = {path.fork_path[0] for path in self.played.paths if path.group == group}
+        member = data.draw(st.integers(0, 20).filter(lambda member: member not in used_members))
         path = self.played.start(group, member)
         if data.draw(st.booleans()):
             self.played.append(
@@ -88,8 +88,8 @@ class Grown(RuleBasedStateMachine):
     @precondition(lambda self: self.running())
     @rule(data=st.data(), kind=st.sampled_from(["prompt", "observation", "injected"]))
     def observe(self, data: st.DataObject, kind: str) -> None:
-        seen = [Token(token, kind) for token in data.draw(st.lists(tokens, min_size=1, max_size=3))]
-        self.played.append(data.draw(st.sampled_from(self.running())), seen)
+        observation = [Token(token, kind) for token in data.draw(st.lists(tokens, min_size=1, max_size=3))]
+        self.played.append(data.draw(st.sampled_from(self.running())), observation)
 
     @precondition(lambda self: any(path.open_since is not None for path in self.running()))
     @rule(data=st.data(), reward=st.none() | st.integers(-3, 3))
@@ -193,20 +193,20 @@ def test_a_seed_belongs_to_a_place_not_to_a_time() -> None:
     def seeds(order: list[int], *, seed: int = 4, iteration: int = 2) -> dict[int, list[int]]:
         forest = Forest(iteration=iteration, seed=seed)
         forest.add_group(0, "task")
-        found = {}
+        segment_seeds = {}
         for member in order:
             trajectory = forest.start(0, member)
             forest.append(trajectory, [1], kind="prompt")
-            found[member] = [forest.segment_seed(trajectory)]
+            segment_seeds[member] = [forest.segment_seed(trajectory)]
             forest.append(trajectory, [2], kind="action", logprobs=[-1.0])
             forest.step(trajectory)
-            found[member].append(forest.segment_seed(trajectory))
-            found[member].append(forest.segment_seed(forest.fork(trajectory)))
-        return found
+            segment_seeds[member].append(forest.segment_seed(trajectory))
+            segment_seeds[member].append(forest.segment_seed(forest.fork(trajectory)))
+        return segment_seeds
 
     assert seeds([0, 1, 2]) == seeds([2, 0, 1])
     runs = (seeds([0, 1]), seeds([0, 1], seed=5), seeds([0, 1], iteration=3))
-    everything = [seed for found in runs for of_member in found.values() for seed in of_member]
+    everything = [seed for segment_seeds in runs for of_member in segment_seeds.values() for seed in of_member]
     assert len(set(everything)) == len(everything) == 18
     assert all(0 <= seed < 2**63 for seed in everything)
 
@@ -234,13 +234,13 @@ def test_groups_freeze_one_by_one() -> None:
 def test_an_aborted_forest_freezes_every_trajectory_with_a_prompt(moment: str) -> None:
     forest = Forest()
     forest.add_group(0, "task")
-    done = forest.start(0, 0)
-    forest.append(done, [1], kind="prompt")
-    forest.append(done, [2], kind="action", logprobs=[-1.0])
-    forest.finish(done, reward=1.0)
-    cut = forest.start(0, 1)
+    finished = forest.start(0, 0)
+    forest.append(finished, [1], kind="prompt")
+    forest.append(finished, [2], kind="action", logprobs=[-1.0])
+    forest.finish(finished, reward=1.0)
+    aborted = forest.start(0, 1)
     if moment == "after its prompt":
-        forest.append(cut, [1], kind="prompt")
+        forest.append(aborted, [1], kind="prompt")
     forest.abort()
     statuses = pl.DataFrame(forest.freeze().trajectories)["status"].to_list()
     assert statuses == ([0] if moment == "before its prompt" else [0, 2])

@@ -51,10 +51,10 @@ class Lists:
         child.handle, child.name, child.status, child.trained = handle, name, "running", True
         child.tokens = self.tokens[:end]
         child.nodes = [(node, begin, min(stop, end)) for node, begin, stop in self.nodes if begin < end]
-        cut = [begin for path, begin, _ in self.steps if begin < end < len(path)]
+        begins = [begin for path, begin, _ in self.steps if begin < end < len(path)]
         if not self.rewritten:  # otherwise the whole path is forked
             child.steps = [step for step in self.steps if len(step[0]) <= end]
-            child.open = cut[0] if cut else self.open
+            child.open = begins[0] if begins else self.open
         child.open = child.open if child.open is not None and child.open < end else None
         return child
 
@@ -138,15 +138,15 @@ class Machine(RuleBasedStateMachine):
     def rewrite(self, row: Lists, keep: int, more: list[int]) -> None:
         if not self.running(row):
             return
-        kept = row.tokens[: keep % (len(row.tokens) + 1)]
-        shared = self.forest.rewrite(row.handle, kept + more)
+        prefix = row.tokens[: keep % (len(row.tokens) + 1)]
+        shared = self.forest.rewrite(row.handle, prefix + more)
         assert shared == next(
-            (place for place, (mine, new) in enumerate(zip(row.tokens, kept + more, strict=False)) if mine != new),
-            min(len(row.tokens), len(kept + more)),
+            (place for place, (mine, new) in enumerate(zip(row.tokens, prefix + more, strict=False)) if mine != new),
+            min(len(row.tokens), len(prefix + more)),
         )
         row.close()
         row.rewritten = row.rewritten or shared < len(row.tokens)
-        row.tokens = kept + more
+        row.tokens = prefix + more
         place = self.forest.running(0)
         node = int(place.node[place.trajectory.tolist().index(row.handle)])
         row.nodes = [(n, begin, min(stop, shared)) for n, begin, stop in row.nodes if begin < shared]

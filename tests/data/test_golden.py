@@ -104,12 +104,12 @@ def test_the_store_of_format_v2_is_read(tmp_path: Path, compacted: bool) -> None
             trajectories = pl.DataFrame(batch.trajectories).filter(iteration=iteration)
             assert [("member", "baseline", "helper")[code] for code in trajectories["role"]] == list(ROLES)
             missing = {"answer": None, "calls": None}
-            said = [missing | answer_of(iteration, member) for member in range(4)]
-            assert trajectories["facts"].to_list() == said
+            expected_facts = [missing | answer_of(iteration, member) for member in range(4)]
+            assert trajectories["facts"].to_list() == expected_facts
             missing = {"flawed": None, "tool": None}
-            said = [missing | facts_of(iteration, member, turn) for member in range(4) for turn in range(2)]
-            own = pl.DataFrame(batch.steps).join(trajectories, on="trajectory_id", how="semi", maintain_order="left")
-            assert own["facts"].to_list() == said
+            expected_facts = [missing | facts_of(iteration, member, turn) for member in range(4) for turn in range(2)]
+            steps = pl.DataFrame(batch.steps).join(trajectories, on="trajectory_id", how="semi", maintain_order="left")
+            assert steps["facts"].to_list() == expected_facts
             assert batch.column("advantage", "draw").tolist() == expected_columns(iteration, batch)["advantage"]
         assert batch.column("trained", "draw").tolist() == [1, 0, 1, 0]
         assert pl.DataFrame(store.metrics).rows() == [

@@ -37,7 +37,7 @@ def turns_of(batch: Batch, trajectory: int = 0) -> list[Turn]:
     """Return context and action of each step, by following parents in the table of nodes."""
     nodes, steps = frames(batch)
     rows = {row["node_id"]: row for row in nodes.iter_rows(named=True)}
-    found = []
+    turns = []
     for step in steps.filter(pl.col("trajectory_id") == trajectory).iter_rows(named=True):
         action = rows[step["node_id"]]
         assert step["first_node_id"] == step["node_id"]
@@ -46,8 +46,8 @@ def turns_of(batch: Batch, trajectory: int = 0) -> list[Turn]:
         while node["parent_id"] is not None:
             end, node = node["parent_end"], rows[node["parent_id"]]
             context = node["tokens"][:end] + context
-        found.append((context, action["tokens"]))
-    return found
+        turns.append((context, action["tokens"]))
+    return turns
 
 
 def skyrl_rows(turns: list[Turn]) -> list[tuple[list[int], list[int]]]:
@@ -82,14 +82,14 @@ CHAT: list[Turn] = [([1, 2, 3], [4, 5, 9]), ([1, 2, 3, 4, 5, 9, 6], [7, 9]), ([1
 )
 def test_each_class_of_drift_by_hand(prompt: list[int], drift: str, at: int) -> None:
     forest, [chat] = session()
-    found = forest.ingest([chat, chat], [[1, 2, 3, 4], prompt], [[5, 6, 7, 9], [40]], realign=2)
-    assert (names(found.drift), found.drift_at.tolist()) == (["clean", drift], [-1, at])
-    assert found.counts()[drift] == 1 + (drift == "clean")
+    ingested = forest.ingest([chat, chat], [[1, 2, 3, 4], prompt], [[5, 6, 7, 9], [40]], realign=2)
+    assert (names(ingested.drift), ingested.drift_at.tolist()) == (["clean", drift], [-1, at])
+    assert ingested.counts()[drift] == 1 + (drift == "clean")
     forest.finish(chat)
     batch = forest.freeze()
     assert turns_of(batch) == [([1, 2, 3, 4], [5, 6, 7, 9]), (prompt, [40])]
     _, steps = frames(batch)
-    assert steps["drift"].to_list() == found.drift.tolist()
+    assert steps["drift"].to_list() == ingested.drift.tolist()
     assert steps["drift_at"].to_list() == [None, None if at < 0 else at]
 
 
@@ -98,8 +98,8 @@ def test_the_same_text_in_other_tokens_needs_the_vocabulary() -> None:
     prompts, outputs = [[4], [4, 2, 2, 3, 4]], [[0, 1, 0, 1, 3], [0]]
     for vocabulary, expected in [(None, "rewritten"), (texts, "retokenised"), (pa.array(texts), "retokenised")]:
         forest, [chat] = session()
-        found = forest.ingest([chat, chat], prompts, outputs, vocabulary=vocabulary, realign=2)
-        assert names(found.drift) == ["clean", expected]
+        ingested = forest.ingest([chat, chat], prompts, outputs, vocabulary=vocabulary, realign=2)
+        assert names(ingested.drift) == ["clean", expected]
     forest.finish(chat)
     nodes, _ = frames(forest.freeze())
     rows = nodes.select("tokens", "kind", "origin_node_id").rows()
@@ -125,8 +125,8 @@ def trained(batch: Batch) -> list[list[int]]:
 def test_sub_agents_come_back_to_the_main_context() -> None:
     turns: list[Turn] = [([1, 2], [3]), ([50, 51], [52]), ([50, 51, 52, 53], [54]), ([1, 2, 3, 4], [5])]
     forest, [chat] = session()
-    found = forest.ingest([chat] * 4, *map(list, zip(*turns, strict=True)))
-    assert names(found.drift) == ["clean", "rewritten", "clean", "clean"]
+    ingested = forest.ingest([chat] * 4, *map(list, zip(*turns, strict=True)))
+    assert names(ingested.drift) == ["clean", "rewritten", "clean", "clean"]
     forest.finish(chat)
     batch = forest.freeze()
     assert turns_of(batch) == turns
@@ -250,7 +250,7 @@ def test_imported_chats_are_actions_and_context() -> None:
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "prompt": (
         {"prompts": [[1], [-5]]},
-        r"turn 1 \(trajectory \d+\): prompts\[0\] is -5; token ids are zero or greater",
+        r"turn 1 \(trajectory \d+\): prompts\[0\] is -5; give token ids of at least 0",
     ),
     "output": ({"outputs": [[2], []]}, r"turn 1 \(trajectory \d+\): outputs is empty; a turn has a context and"),
     "logprobs": (
@@ -260,8 +260,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "nan": ({"logprobs": [[float("nan")], []]}, r"turn 0 \(trajectory \d+\): outputs: logprobs\[0\] is NaN"),
     "rows": ({"logprobs": [[-1.0]]}, "logprobs has 1 rows, but trajectories has 2; give one for each"),
     "length": ({"reward": [1.0]}, "reward has 1 rows"),
-    "wide": ({"outputs": [[2], [1 << 40]]}, r"outputs\[1\] is not a list of int32"),
-    "float": ({"outputs": [[2], [1.5]]}, r"outputs\[1\] is not a list of int32"),
+    "wide": ({"outputs": [[2], [1 << 40]]}, r"outputs\[1\] contains a wrong value .*; give a list of int32"),
+    "float": ({"outputs": [[2], [1.5]]}, r"outputs\[1\] contains a wrong value .*; give a list of int32"),
     "reason": ({"finish_reason": ["stop", "eos"]}, r"finish_reason is 'eos'; use one of"),
     "version": ({"policy": 1 << 40}, r"policy\[0\] is 1099511627776; give numbers that fit int32"),
     "realign": ({"realign": -1}, "realign is -1; give a whole number from 0"),
@@ -286,11 +286,11 @@ def test_a_rejected_ingest_reports_the_error_and_stores_nothing(case: str) -> No
 ROWS: dict[str, tuple[dict[str, Any], str]] = {
     "token": (
         {"tokens": [[1], [2], [-3]]},
-        r"row 2 \(trajectory \d+\): tokens\[0\] is -3; token ids are zero or greater",
+        r"row 2 \(trajectory \d+\): tokens\[0\] is -3; give token ids of at least 0",
     ),
     "empty": (
         {"tokens": [[1], [], [3]]},
-        r"row 1 \(trajectory \d+\): tokens is empty; an action has at least one token",
+        r"row 1 \(trajectory \d+\): tokens is empty; give an action at least one token",
     ),
     "kinds": ({"kind": ["prompt", "action"]}, "kind has 2 rows, but trajectories has 3; give one for each"),
     "kind": ({"kind": ["prompt", "answer", "tool"]}, "kind is 'answer'; use one of"),
@@ -302,7 +302,7 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
     "logprobs": ({"logprobs": [[], [-1.0, -1.0], []]}, r"row 1 \(trajectory \d+\): logprobs has 2 values for 1 tokens"),
     "positive": (
         {"logprobs": [[], [1.0], []]},
-        r"row 1 \(trajectory \d+\): logprobs\[0\] is 1; a behaviour log-prob is",
+        r"row 1 \(trajectory \d+\): logprobs\[0\] is 1; give a finite number of at most 0",
     ),
     "entropies": ({"entropies": [[], [float("inf")], []]}, r"row 1 \(trajectory \d+\): entropies\[0\] is inf"),
     "trainable": ({"trainable": [[], [3], []]}, r"row 1 \(trajectory \d+\): trainable\[0\] is 3; use 0 or 1"),
@@ -342,17 +342,19 @@ def test_a_turn_that_is_sent_twice_is_refused() -> None:
 def test_ingest_of_lists_arrays_and_arrow_gives_the_same_turns() -> None:
     contexts = [[1, 2], [1, 2, 3, 4, 5], [1, 2, 3], [1, 9, 3, 8], [1, 9, 3, 8, 3, 7], [1, 2, 3, 4, 5, 3]]
     forms: list[Callable[[list[list[int]]], Any]] = [list, FORMS["arrays"], FORMS["arrow"]]
-    found = []
+    results = []
     for form in forms:
         forest, chats = session(2)
         prompts = [list(context) for context in contexts for _ in chats]
-        made = forest.ingest(chats * 6, form(prompts), [[3 + row % 2] for row in range(12)])
-        found.append(((made.nodes - made.nodes[0]).tolist(), made.drift.tolist(), made.drift_at.tolist()))
+        ingested = forest.ingest(chats * 6, form(prompts), [[3 + row % 2] for row in range(12)])
+        results.append(
+            ((ingested.nodes - ingested.nodes[0]).tolist(), ingested.drift.tolist(), ingested.drift_at.tolist())
+        )
         assert [len(prompt) for prompt in prompts] == [len(context) for context in contexts for _ in chats]
         for chat in chats:
             forest.finish(chat)
         assert [context for context, _ in turns_of(forest.freeze())] == contexts
-    assert found[0] == found[1] == found[2]
+    assert results[0] == results[1] == results[2]
 
 
 def test_shared_prefixes_of_prompts_in_a_group_are_stored_once() -> None:
@@ -404,21 +406,21 @@ def test_every_output_is_trained_once_and_rows_are_those_of_skyrl(
         turns.append((member, (prompt, output)))
     handles = [chats[member] for member, _ in turns]
     logprobs = [[-1.0 - token for token in output] for _, (_, output) in turns]
-    found = forest.ingest(handles, [turn[0] for _, turn in turns], [turn[1] for _, turn in turns], logprobs=logprobs)
-    assert len(found.nodes) == len(set(found.nodes.tolist())) == len(turns)
+    ingested = forest.ingest(handles, [turn[0] for _, turn in turns], [turn[1] for _, turn in turns], logprobs=logprobs)
+    assert len(ingested.nodes) == len(set(ingested.nodes.tolist())) == len(turns)
     for member, chat in enumerate(chats):
         forest.finish(chat, status="finished" if contexts[member] else "aborted")
     batch = forest.freeze()
     nodes, _ = frames(batch)
     row = 0
     for member in range(2):
-        own = [turn for of, turn in turns if of == member]
-        if not own:
+        member_turns = [turn for of, turn in turns if of == member]
+        if not member_turns:
             continue
-        assert turns_of(batch, row) == own
+        assert turns_of(batch, row) == member_turns
         # The number of trained tokens equals that of SkyRL's rows, and no row of theirs stores less than the tree.
-        rows = skyrl_rows(own)
-        assert sum(len(output) for _, output in own) == sum(sum(mask) for _, mask in rows)
+        rows = skyrl_rows(member_turns)
+        assert sum(len(output) for _, output in member_turns) == sum(sum(mask) for _, mask in rows)
         row += 1
     merged = sum(len(tokens) for member in range(2) for tokens, _ in skyrl_rows([t for of, t in turns if of == member]))
     assert sum(map(len, nodes["tokens"])) <= merged

@@ -29,15 +29,15 @@ class RecordedTurns:
 
     def turn(self, context: list[int], images: list[int], output: int, trajectory: int | None = None) -> int:
         self.expected.append((context, images))
-        made = self.forest.ingest(
+        ingested = self.forest.ingest(
             [self.trajectory if trajectory is None else trajectory],
             [context],
             [[output]],
             images=[[self.hashes[number] for number in images]],
             seed=output,
         )
-        self.classes.append((DRIFT[int(made.drift[0])], int(made.drift_at[0])))
-        return int(made.nodes[0])
+        self.classes.append((DRIFT[int(ingested.drift[0])], int(ingested.drift_at[0])))
+        return int(ingested.nodes[0])
 
     def batch(self) -> Any:
         for trajectory in self.forest.running().trajectory.tolist():
@@ -52,9 +52,11 @@ class RecordedTurns:
             tokens, images, above, end = list[int](), list[int](), row["parent_id"], row["parent_end"]
             while above is not None:
                 used = nodes[above]["tokens"][:end]
-                whole = len(used) == len(nodes[above]["tokens"])
-                own = [self.hashes.index(digest) for digest in nodes[above]["blobs"] or ()] if whole else []
-                tokens, images = [*used, *tokens], [*own, *images]
+                is_whole_node = len(used) == len(nodes[above]["tokens"])
+                node_images = (
+                    [self.hashes.index(digest) for digest in nodes[above]["blobs"] or ()] if is_whole_node else []
+                )
+                tokens, images = [*used, *tokens], [*node_images, *images]
                 above, end = nodes[above]["parent_id"], nodes[above]["parent_end"]
             if row["kind"] == 1:
                 contexts.append((tokens, images))
@@ -168,23 +170,25 @@ def test_without_images_texts_are_as_before() -> None:
     for _ in range(40):
         context = rng.integers(1, 4, rng.integers(1, 9)).tolist()
         rows.append(context + rows[-1][: rng.integers(0, 9)] if rows and rng.integers(2) else context)
-    found = []
+    results = []
     empty: list[list[bytes]] = [[] for _ in rows]
     for images in (None, empty):
         forest = arl.Forest()
         forest.add_group(0, "task")
         agent = forest.start(0, 0)
-        made = forest.ingest([agent] * len(rows), rows, [[5]] * len(rows), images=images, seed=range(len(rows)))
+        ingested = forest.ingest([agent] * len(rows), rows, [[5]] * len(rows), images=images, seed=range(len(rows)))
         forest.finish(agent, reward=0.0)
-        found.append((made.drift.tolist(), made.drift_at.tolist(), pl.DataFrame(forest.freeze().steps)["state_key"]))
-    assert found[0][:2] == found[1][:2]
-    assert len(set(found[0][0])) > 2
+        results.append(
+            (ingested.drift.tolist(), ingested.drift_at.tolist(), pl.DataFrame(forest.freeze().steps)["state_key"])
+        )
+    assert results[0][:2] == results[1][:2]
+    assert len(set(results[0][0])) > 2
 
 
 def test_invalid_turns_with_images_are_refused() -> None:
     recorded = RecordedTurns()
     recorded.turn([1, IMAGE], [0], 20)
-    with pytest.raises(InvalidInputError, match="prompts has tokens of 1 images, and images has 2; give the tokens"):
+    with pytest.raises(InvalidInputError, match="prompts has placeholders for 1 images, but images has 2; give one"):
         recorded.turn([1, IMAGE, 20], [0, 1], 21)
     with pytest.raises(InvalidInputError, match="prompts is empty"):
         recorded.turn([], [], 21)
@@ -193,11 +197,11 @@ def test_invalid_turns_with_images_are_refused() -> None:
     turn: Any = ([recorded.trajectory], [[1, IMAGE, 20, IMAGE]], [[21]])
     with pytest.raises(NotFoundError, match=r"blob 0{64} is not in the forest"):
         recorded.forest.ingest(*turn, images=[[bytes(32)]])
-    with pytest.raises(InvalidInputError, match="sha256 has 3 bytes; give all 32"):
+    with pytest.raises(InvalidInputError, match="sha256 has 3 bytes; give the 32"):
         recorded.forest.ingest(*turn, images=[[b"abc"]])
     wrongs: list[Any] = [[7], "text", [["text"]], 7]
     for wrong in wrongs:
-        with pytest.raises(InvalidInputError, match="images is no list of lists of bytes"):
+        with pytest.raises(InvalidInputError, match=r"images is .*; give a list for each turn"):
             recorded.forest.ingest(*turn, images=wrong)
     with pytest.raises(InvalidInputError, match="images has 2 rows"):
         recorded.forest.ingest(*turn, images=[[recorded.hashes[0]], []])

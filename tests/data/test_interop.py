@@ -79,8 +79,8 @@ def test_polars_reads_every_table_without_pyarrow(tmp_path: Path) -> None:
         print("read", "pyarrow" in sys.modules)
     """
     command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.strip()) == (0, "read False"), done.stderr
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (completed.returncode, completed.stdout.strip()) == (0, "read False"), completed.stderr
 
 
 @pytest.mark.parametrize("name", [*TABLES, *COMPUTED])
@@ -132,11 +132,11 @@ def test_a_table_is_streamed_repeatedly_and_its_streams_outlive_it() -> None:
 
 
 def test_a_reader_can_request_other_arrow_types(batch: Batch) -> None:
-    wanted = pa.schema(
+    schema = pa.schema(
         field.with_type(pa.large_string()) if field.type == pa.string() else field
         for field in pa.schema(batch.trajectories)
     )
-    cast = pa.RecordBatchReader.from_stream(batch.trajectories, schema=wanted).read_all()
+    cast = pa.RecordBatchReader.from_stream(batch.trajectories, schema=schema).read_all()
     assert cast.schema.field("task_id").type == pa.large_string()
     assert cast["task_id"].to_pylist() == pa.table(batch.trajectories)["task_id"].to_pylist()
 

@@ -32,28 +32,28 @@ def start(folder: Path, *options: str) -> subprocess.Popen[str]:
 
 def killed(writers: subprocess.Popen[str], words: int, seconds: float) -> list[tuple[str, int]]:
     """Kill a writer a few words and seconds after it has opened the store; return its output."""
-    said: list[tuple[str, int]] = []
+    events: list[tuple[str, int]] = []
 
     def hear() -> None:
         word, number = writers.stdout.readline().split()
-        said.append((word, int(number)))
+        events.append((word, int(number)))
 
     def listen(last: str) -> None:
-        while not said or said[-1][0] != last:
+        while not events or events[-1][0] != last:
             hear()
 
     writers.stdin.write("\n")
     writers.stdin.flush()
     listen("process")
-    process = said[-1][1]
+    process = events[-1][1]
     listen("open")
     for _ in range(words):
         hear()
     time.sleep(seconds)
     os.kill(process, signal.SIGKILL)
     listen("died")
-    assert said[-1][1] == signal.SIGKILL
-    return said
+    assert events[-1][1] == signal.SIGKILL
+    return events
 
 
 def check_scan(folder: Path) -> int:
@@ -82,7 +82,7 @@ def check_scan(folder: Path) -> int:
 @contextmanager
 def reading(folder: Path) -> Iterator[list[int]]:
     """Scan continuously; return the number of trajectories of each scan."""
-    seen: list[int] = []
+    counts: list[int] = []
     exchanges: list[int] = []
     failures: list[Exception] = []
     stop = threading.Event()
@@ -90,9 +90,9 @@ def reading(folder: Path) -> Iterator[list[int]]:
     def read() -> None:
         while not stop.is_set():
             try:
-                seen.append(check_scan(folder))
+                counts.append(check_scan(folder))
             except (FileNotFoundError, pl.exceptions.PolarsError):
-                exchanges.append(len(seen))
+                exchanges.append(len(counts))
             except (AssertionError, OSError) as error:
                 failures.append(error)
                 return
@@ -102,13 +102,13 @@ def reading(folder: Path) -> Iterator[list[int]]:
     thread = threading.Thread(target=read)
     thread.start()
     try:
-        yield seen
+        yield counts
     finally:
         stop.set()
         thread.join()
     assert not failures, failures[0]
-    assert seen == sorted(seen), "rows never go away"
-    assert len(exchanges) < len(seen) / 4, "an error is rare: files are exchanged in a moment"
+    assert counts == sorted(counts), "rows never go away"
+    assert len(exchanges) < len(counts) / 4, "an error is rare: files are exchanged in a moment"
 
 
 @pytest.mark.slow
@@ -117,7 +117,7 @@ def test_nothing_acknowledged_is_lost_in_many_kills(tmp_path: Path, kills: int) 
     rng = np.random.default_rng(0)
     closed = flushed = 0
     moments = set()
-    with reading(tmp_path) as seen, start(tmp_path, "again") as writers:
+    with reading(tmp_path) as counts, start(tmp_path, "again") as writers:
         for _ in range(kills):
             for word, number in killed(writers, int(rng.integers(0, 3)), rng.uniform(0.0, 0.02)):
                 closed = max(closed, number) if word in ("open", "closed") else closed
@@ -127,7 +127,7 @@ def test_nothing_acknowledged_is_lost_in_many_kills(tmp_path: Path, kills: int) 
             except pl.exceptions.PolarsError:
                 # Killed while files were exchanged: other tools get an error until the next open.
                 assert any((tmp_path / name / "0-being-rewritten.arrow").exists() for name in FACTS)
-            left = bool(list(tmp_path.rglob("*.tmp")))
+            has_temporary = bool(list(tmp_path.rglob("*.tmp")))
             with Store.open(tmp_path, read_only=True) as store:
                 assert store.iteration in (closed, closed + 1), "the last close may be done with nobody left to say so"
                 assert flushed <= store.iteration or store.has_batch(flushed - 1)
@@ -136,11 +136,11 @@ def test_nothing_acknowledged_is_lost_in_many_kills(tmp_path: Path, kills: int) 
                     assert batch.column("advantage", "draw").tolist() == [0.5] * batch.num_draws
                     expected = [token for member in range(4) for token in tokens_of(iteration, member)]
                     assert batch.column("token", "token").tolist()[: len(expected)] == expected
-                moments.add((left, store.has_batch(store.iteration)))
+                moments.add((has_temporary, store.has_batch(store.iteration)))
         writers.stdin.close()
         assert writers.wait() == 0
     assert len(moments) >= 3, "killed inside of commits, between them, and between a batch and its close"
-    assert len(set(seen)) > 10, "the reader saw it grow"
+    assert len(set(counts)) > 10, "the reader saw it grow"
     with Store.open(tmp_path) as store:
         assert store.verify() == []
         assert not list(tmp_path.rglob("*.tmp"))

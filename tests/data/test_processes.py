@@ -118,9 +118,9 @@ def test_children_forked_in_the_middle_of_calls_work(tmp_path: Path) -> None:
             store.flush()
         with pytest.raises(arl.exceptions.StoreError, match="is locked"):
             Store.open(tmp_path / "run")
-        with Store.open(tmp_path / str(os.getpid())) as own:
-            own.append(pickle.loads(text), iteration=0)
-            assert own.verify() == []
+        with Store.open(tmp_path / str(os.getpid())) as child_store:
+            child_store.append(pickle.loads(text), iteration=0)
+            assert child_store.verify() == []
         assert len(batch.column("token", "token")) > 0
 
     def collect() -> None:

@@ -83,10 +83,10 @@ def test_a_key_decides_about_seeds(forest: Forest) -> None:
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ((2, 0), r"key \[2, 0\] of group 1 is that of group 0; give each group its own"),
+        ((2, 0), r"key \[2, 0\] of group 1 is already the key of group 0; give each group its own"),
         ((), "key is empty"),
         ((1, -1), "key is -1; give a whole number"),
-        ((2**63,), r"key\[0\] is 9223372036854775808; it must be at most"),
+        ((2**63,), r"key\[0\] is 9223372036854775808; give a number of at most"),
         ((0.5,), "key is 0.5; give a whole number"),
     ],
 )
@@ -125,9 +125,9 @@ def test_an_untrained_prefix_stays_untrained_after_splice_rollback_and_reprompt(
     spliced = forest.splice(mended(), good, from_node=node, start=0)
     other = mended()
     back = forest.rollback(other, acted(forest, other, [6]), 0)
-    told = forest.with_prompt(mended(), np.array([9]))
+    reprompted = forest.with_prompt(mended(), np.array([9]))
     fork = forest.fork(mended())
-    for branch, last in zip((spliced, back, told, fork), (10, 11, 12, 13), strict=True):
+    for branch, last in zip((spliced, back, reprompted, fork), (10, 11, 12, 13), strict=True):
         acted(forest, branch, [last])
         forest.finish(branch, reward=0.0)
     forest.abort()
@@ -186,13 +186,13 @@ def test_a_snapshot_returns_the_handles_of_its_rows(forest: Forest) -> None:
 
 
 def test_with_prompt_copies_actions_after_another_prompt(forest: Forest) -> None:
-    shown = begun(forest)
-    acted(forest, shown, [3, 4], reward=0.5, observation=[5], state="room")
-    acted(forest, shown, [6], reward=1.0)
-    forest.finish(shown, reward=1.5)
-    told = forest.with_prompt(shown, np.array([8]))
-    assert forest.tokens(told).tolist() == [8, 3, 4, 5, 6]
-    forest.finish(told, reward=1.5)
+    original = begun(forest)
+    acted(forest, original, [3, 4], reward=0.5, observation=[5], state="room")
+    acted(forest, original, [6], reward=1.0)
+    forest.finish(original, reward=1.5)
+    reprompted = forest.with_prompt(original, np.array([8]))
+    assert forest.tokens(reprompted).tolist() == [8, 3, 4, 5, 6]
+    forest.finish(reprompted, reward=1.5)
     batch = forest.freeze()
     assert batch.column("reward", "step").tolist() == [0.5, 1.0, 0.5, 1.0]
     assert np.isnan(batch.column("behaviour_logprob", "token")).tolist() == [False] * 3 + [True] * 3

@@ -37,8 +37,8 @@ def test_no_record_is_lost_or_half_in_fifty_kills(tmp_path: Path) -> None:
             writers.stdin.flush()
             word, process = writers.stdout.readline().split()
             assert word == "process"
-            begun, _ = place(counter)
-            while kill % 10 == 9 and place(counter)[0] == begun:
+            start_place, _ = place(counter)
+            while kill % 10 == 9 and place(counter)[0] == start_place:
                 time.sleep(0.002)
             time.sleep(rng.uniform(0.0, 0.03))
             os.kill(int(process), signal.SIGKILL)
@@ -101,8 +101,8 @@ def test_threads_append_whole_records_while_the_store_commits(tmp_path: Path) ->
             thread.join()
         records = log.records()
         for thread in range(4):
-            own = [payload for name, payload in records if name == b"%d" % thread]
-            assert own == [record(thread, number)[1] for number in range(200)]
+            payloads = [payload for name, payload in records if name == b"%d" % thread]
+            assert payloads == [record(thread, number)[1] for number in range(200)]
         log.sync()
 
 

@@ -106,9 +106,9 @@ def test_failed_and_truncated_ends_are_not_solved(forest: Forest) -> None:
     np.testing.assert_array_equal(stored.value, tree.value)
     # A success reported by a program counts for the current state of the branch.
     forest.add_group(1, "task")
-    said = begun(forest, 0, 1)
-    acted(forest, said, [-0.5], "room")
-    forest.finish(said, reward=1.0, success=True)
+    solved = begun(forest, 0, 1)
+    acted(forest, solved, [-0.5], "room")
+    forest.finish(solved, reward=1.0, success=True)
     tree = followed(forest, 1)
     assert (tree.status, tree.distance.tolist()) == (["solved", "solved"], [1, 0])
 
@@ -117,13 +117,13 @@ def test_a_tree_follows_one_group(forest: Forest) -> None:
     forest.add_group(1, "task")
     core = _core.SearchTree()
     core.follow(forest._core, 0)
-    with pytest.raises(InvalidInputError, match="the tree is that of another group"):
+    with pytest.raises(InvalidInputError, match="the search tree follows another group"):
         core.follow(forest._core, 1)
     acted(forest, begun(forest), [-0.5], "room")
     core.follow(forest._core, 0)
     grafted = begun(forest, 1)
     core.graft(forest._core, grafted, 0)
-    with pytest.raises(InvalidInputError, match="graft it when it is new"):
+    with pytest.raises(InvalidInputError, match="graft it before its first turn"):
         core.graft(forest._core, grafted, 0)
     with pytest.raises(InvalidInputError, match="turn is 7, but the search has 1 turns"):
         core.graft(forest._core, begun(forest, 2), 7)
@@ -138,11 +138,11 @@ def test_a_tree_follows_one_group(forest: Forest) -> None:
 
 def facts_of(tree: SearchTree) -> list[tuple[object, ...]]:
     """Each turn by its agent, whatever its row: previous agent, log-prob, visits, value and states."""
-    taken = list(zip(tree.trajectory.tolist(), tree.step.tolist(), strict=True))
-    parents = [taken[parent] if parent >= 0 else None for parent in tree.parent.tolist()]
+    steps = list(zip(tree.trajectory.tolist(), tree.step.tolist(), strict=True))
+    parents = [steps[parent] if parent >= 0 else None for parent in tree.parent.tolist()]
     status, distance = tree.status, tree.distance.tolist()
     states = [(status[state], distance[state]) for state in tree.next_state.tolist()]
-    columns = zip(taken, parents, tree.logprob.tolist(), tree.visits.tolist(), tree.best.tolist(), states, strict=True)
+    columns = zip(steps, parents, tree.logprob.tolist(), tree.visits.tolist(), tree.best.tolist(), states, strict=True)
     return sorted([tuple(map(repr, row)) for row in columns])
 
 

@@ -22,11 +22,11 @@ def close(store: Store, arrays: dict[str, np.ndarray]) -> None:
     store.close_iteration(batch, {"at": store.iteration}, arrays)
 
 
-def same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:
-    return list(found) == sorted(expected) and all(
-        found[name].dtype == array.dtype
-        and found[name].shape == array.shape
-        and found[name].tobytes() == array.tobytes()
+def same(actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:
+    return list(actual) == sorted(expected) and all(
+        actual[name].dtype == array.dtype
+        and actual[name].shape == array.shape
+        and actual[name].tobytes() == array.tobytes()
         for name, array in expected.items()
     )
 

@@ -48,9 +48,11 @@ def test_every_sampled_token_is_in_the_files(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         store.append(batch, iteration=0)
     nodes, trajectories = (pl.read_ipc(next((tmp_path / name).glob("*.arrow"))) for name in ("nodes", "trajectories"))
-    found = rebuilt(nodes, trajectories)
-    assert found == [path.tokens for path in paths], "the trees come back exactly, with log-probs, versions and masks"
-    sampled = [token for path in found for token in path if token.kind == "action"]
+    rebuilt_paths = rebuilt(nodes, trajectories)
+    assert rebuilt_paths == [path.tokens for path in paths], (
+        "the trees come back exactly, with log-probs, versions and masks"
+    )
+    sampled = [token for path in rebuilt_paths for token in path if token.kind == "action"]
     assert len(sampled) > 100
     assert all(
         isinstance(token, Token) and token.logprob is not None and token.version is not None for token in sampled
@@ -98,11 +100,11 @@ def test_rows_that_are_not_stored_are_not_taken_for_stored_ones(tmp_path: Path) 
     stranger = grow(1, groups=1, members=2, turns=1)[0]
     adopted = adopting(stranger, 0)
     with Store.open(tmp_path) as store:
-        with pytest.raises(InvalidInputError, match=r"takes node_id 0, .* for rows of this store"):
+        with pytest.raises(InvalidInputError, match=r"stored rows with node_id 0, .* of this store"):
             store.rebase(adopted)
         other = grow(2, groups=3)[0]
         store.append(other, iteration=0)
-        with pytest.raises(InvalidInputError, match=r"takes node_id 0, .* for rows of this store"):
+        with pytest.raises(InvalidInputError, match=r"stored rows with node_id 0, .* of this store"):
             store.append(store.rebase(adopted), iteration=0)
         stored = store.rebase(stranger)
         store.append(stored, iteration=0)
@@ -117,7 +119,7 @@ def test_an_iteration_can_be_closed_only_with_its_own_batch(tmp_path: Path) -> N
     with Store.open(tmp_path) as store:
         store.append(batch, iteration=0)
         with pytest.raises(
-            InvalidInputError, match=rf"1 draws that are not the {batch.num_draws} draws appended for iteration 0"
+            InvalidInputError, match=rf"1 draws that differ from the {batch.num_draws} draws appended for iteration 0"
         ):
             store.close_iteration(batch.select_draws([0]), {})
         assert store.iteration == 0
@@ -181,13 +183,13 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: str, name: str) -> None
     with Store.open(tmp_path) as store:
         trained(store, 0)
     path = tmp_path / name
-    whole = path.read_bytes()
+    content = path.read_bytes()
     if damage == "gone":
         path.unlink()
     else:
-        flipped = bytearray(whole)
-        flipped[len(whole) // 2] ^= 1
-        path.write_bytes({"cut": whole[:-1], "bit": bytes(flipped), "empty": b""}[damage])
+        flipped = bytearray(content)
+        flipped[len(content) // 2] ^= 1
+        path.write_bytes({"cut": content[:-1], "bit": bytes(flipped), "empty": b""}[damage])
     with Store.open(tmp_path, read_only=True) as store:
         with pytest.raises((CorruptError, StoreError), match=name) as caught:
             store.batch(0)
@@ -308,13 +310,13 @@ def test_replayed_trajectories_are_stored_only_once(tmp_path: Path) -> None:
         store.append(batch, iteration=1)
         store.close_iteration(batch.with_columns("draw", advantage=np.arange(float(batch.num_draws))), {})
         assert len(store.nodes) == nodes + len(fresh.nodes)
-        found = store.batch(1)
-        assert same(found, batch)
-        draws = pl.DataFrame(found.draws).tail(3)
+        stored = store.batch(1)
+        assert same(stored, batch)
+        draws = pl.DataFrame(stored.draws).tail(3)
         assert draws["trajectory_id"].to_list() == old
         assert draws["position"].to_list() == list(range(fresh.num_draws, batch.num_draws))
         assert (draws["source"][0], draws["old_logprob"][0], draws["reason"][0]) == (1, 1, "old")
-        with pytest.raises(InvalidInputError, match=r"trajectory_ids\[0\] is 99999, which the batch does not have"):
+        with pytest.raises(InvalidInputError, match=r"trajectory_ids\[0\] is 99999, which is not in the batch"):
             batch.with_draws([99999])
         with pytest.raises(NotFoundError, match="no trajectory 99999"):
             store.trajectory_batch([99999])
@@ -354,7 +356,7 @@ def test_upkeep(tmp_path: Path) -> None:
         reader.refresh()
         assert_same_as_trained(reader.batch(3), batches[3])
         assert store.compact() >= 0
-        with pytest.raises(InvalidInputError, match="only the 4 iterations that are closed can be dropped"):
+        with pytest.raises(InvalidInputError, match="only 4 iterations are closed and can be dropped"):
             store.drop_before(5)
         writes = pl.DataFrame(store.write_log)
         assert writes["iteration"].to_list() == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -429,9 +431,9 @@ def described(iteration: int, components: list[str] | None, estimator: str) -> t
 
 
 def test_names_of_rewards_and_pictures_stay_with_their_rows(tmp_path: Path) -> None:
-    made = [(["answer"], "top_10"), (["answer", "format"], "exact"), (None, "exact"), (["answer"], "top_10")]
+    reward_names = [(["answer"], "top_10"), (["answer", "format"], "exact"), (None, "exact"), (["answer"], "top_10")]
     with Store.open(tmp_path) as store:
-        for iteration, (components, estimator) in enumerate(made):
+        for iteration, (components, estimator) in enumerate(reward_names):
             batch, picture = described(iteration, components, estimator)
             for copy in (batch, store.rebase(batch), *(pickle.loads(pickle.dumps(batch, p)) for p in (4, 5))):
                 assert (copy.reward_components, copy.entropies) == (components, estimator)
@@ -439,16 +441,16 @@ def test_names_of_rewards_and_pictures_stay_with_their_rows(tmp_path: Path) -> N
             store.append(store.rebase(batch), iteration=iteration)
             store.close_iteration(store.batch(iteration), {})
         store.compact()
-        for iteration, (components, estimator) in enumerate(made):
+        for iteration, (components, estimator) in enumerate(reward_names):
             for batch in (store.batch(iteration), store.trajectory_batch([iteration])):
                 assert (batch.reward_components, batch.entropies) == (components, estimator)
             picture = pl.DataFrame(store.batch(iteration).nodes)["blobs"].explode()[0]
             assert store.blob(picture) == store.batch(iteration).blob(picture) == f"picture {iteration}".encode()
-            with pytest.raises(NotFoundError, match="pickled after it was read from a store has no contents"):
+            with pytest.raises(NotFoundError, match="A pickled batch of a store has no blobs"):
                 pickle.loads(pickle.dumps(store.batch(iteration))).blob(picture)
         with pytest.raises(InvalidInputError, match=r'different components, \["answer"\] and \["answer","format"\]'):
             Batch.concat([store.batch(0), store.batch(1)])
-        with pytest.raises(InvalidInputError, match="sha256 has 3 bytes; give all 32"):
+        with pytest.raises(InvalidInputError, match="sha256 has 3 bytes; give the 32"):
             batch.blob(b"abc")
         # Other tools read files with different metadata about their rows.
         assert pl.scan_ipc(tmp_path / "steps" / "*.arrow").collect()["rewards"].list.len().to_list() == [1, 2, None, 1]
@@ -478,7 +480,7 @@ def test_a_state_is_not_nested_deeper_than_it_can_be_read(tmp_path: Path) -> Non
     with Store.open(tmp_path) as store:
         for depth in (65, 126, 127, 128, 5000):
             with pytest.raises(
-                InvalidInputError, match=r"state is nested \d+ deep, but can be 64|cannot be saved as JSON"
+                InvalidInputError, match=r"state is nested \d+ deep, but at most 64|cannot be saved as JSON"
             ):
                 store.close_iteration(Batch.concat([]), nested(depth))
         assert store.iteration == 0

@@ -67,7 +67,7 @@ def test_links_at_names_to_come_are_not_written_through(tmp_path: Path) -> None:
     count = len(store.nodes)
     for place in (f"nodes/{count:012}.00000002.tmp", "manifest/00000002.tmp"):
         (tmp_path / "run" / place).symlink_to(outside)
-    with pytest.raises(StoreError, match="tmp is there already"):
+    with pytest.raises(StoreError, match="tmp exists already"):
         trained(store, 1)
     store.close()
     assert outside.read_text() == "theirs"
@@ -101,15 +101,15 @@ def test_files_that_claim_any_length_are_refused(tmp_path: Path) -> None:
         trained(store, 0)
     manifest = tmp_path / "whole" / "manifest" / "00000001.json"
     os.truncate(manifest, HUGE)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", OPEN, str(tmp_path / "whole")],
         capture_output=True,
         text=True,
         check=False,
         preexec_fn=limited,
     )
-    assert done.returncode == 1, done.stderr
-    assert f"it claims {HUGE} bytes" in done.stderr
+    assert completed.returncode == 1, completed.stderr
+    assert f"it has {HUGE} bytes" in completed.stderr
 
 
 def test_a_store_with_a_symlinked_folder_opens_only_for_reading(tmp_path: Path) -> None:

@@ -184,18 +184,18 @@ class Machine(RuleBasedStateMachine):
     @rule(rewrite=st.booleans())
     def drop(self, rewrite: bool) -> None:
         first = self.memory.dropped + 1
-        kept = [append for append in self.memory.appends if append.iteration >= first]
+        remaining = [append for append in self.memory.appends if append.iteration >= first]
         older = {name: self.memory.table(name) for name in ROWS}
         for name, rows in older.items():
-            older[name] = rows.head(len(rows) - sum(len(append.rows[name]) for append in kept))
-        needed = {draw for append in kept for draw in append.replayed}
+            older[name] = rows.head(len(rows) - sum(len(append.rows[name]) for append in remaining))
+        needed = {draw for append in remaining for draw in append.replayed}
         needed &= set(older["trajectories"]["trajectory_id"].to_list())
         if needed and not rewrite:
             with pytest.raises(InvalidInputError, match="which is drawn again"):
                 self.store.drop_before(first)
             return
         self.store.drop_before(first, rewrite=rewrite)
-        self.memory.appends, self.memory.dropped = kept, first
+        self.memory.appends, self.memory.dropped = remaining, first
         # Trajectories that are drawn again stay, with their steps and the nodes of all of their contexts.
         kept_rows = {name: rows.head(0) for name, rows in older.items()}
         steps, trajectories = (
@@ -222,10 +222,12 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(ROWS))
     def tables_are_what_was_appended(self, name: str) -> None:
-        found = pl.DataFrame(getattr(self.store, name)).drop("created_us", strict=False)
-        assert alike(found, self.memory.table(name))
+        stored = pl.DataFrame(getattr(self.store, name)).drop("created_us", strict=False)
+        assert alike(stored, self.memory.table(name))
         files = sorted((self.folder / name).glob("*.arrow"))
-        assert alike(pl.scan_ipc(files).collect().drop("created_us", strict=False), found) if files else not len(found)
+        assert (
+            alike(pl.scan_ipc(files).collect().drop("created_us", strict=False), stored) if files else not len(stored)
+        )
 
     @rule(index=st.integers(0, 50))
     def batches_are_what_was_trained(self, index: int) -> None:
@@ -235,14 +237,14 @@ class Machine(RuleBasedStateMachine):
             with pytest.raises(NotFoundError, match="no training batch"):
                 self.store.batch(iteration)
             return
-        found, appends = self.store.batch(iteration), self.memory.of(iteration)
-        assert found.reward_components == ["answer"]
+        stored, appends = self.store.batch(iteration), self.memory.of(iteration)
+        assert stored.reward_components == ["answer"]
         for level, name in [("token", "token"), ("step", "reward"), ("token", "position"), ("draw", "group_id")]:
             expected = [value for append in appends for value in append.batch.column(name, level).tolist()]
-            np.testing.assert_array_equal(found.column(name, level), expected)
+            np.testing.assert_array_equal(stored.column(name, level), expected)
         if iteration < len(self.memory.closed):
             closed = self.memory.closed[iteration][0]
-            assert pl.DataFrame(found.draw_columns).equals(pl.DataFrame(closed.draw_columns))
+            assert pl.DataFrame(stored.draw_columns).equals(pl.DataFrame(closed.draw_columns))
 
     @rule()
     def verify(self) -> None:

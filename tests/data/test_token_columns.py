@@ -54,8 +54,8 @@ def test_rows_are_those_of_their_tokens(dtype: Any) -> None:
     values = batch.column("routes", "node_token")
     assert values.dtype == dtype
     missing = values[batch.column("routes.known", "node_token") == 0]
-    wanted = {np.uint8: 255, np.uint16: 65535, np.int32: -1, np.float32: np.nan}[dtype]
-    np.testing.assert_array_equal(missing, np.full((2, 3), wanted, dtype))
+    fill_value = {np.uint8: 255, np.uint16: 65535, np.int32: -1, np.float32: np.nan}[dtype]
+    np.testing.assert_array_equal(missing, np.full((2, 3), fill_value, dtype))
     for layout in ("sequence", "tree"):
         plan = batch.plan([0, 1], 100, layout=layout)
         for index, pack in enumerate(plan):
@@ -90,8 +90,8 @@ def test_a_store_keeps_them_and_polars_reads_arrays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (np.zeros((2, 2), np.float64), "another dtype than token columns"),
-        (np.zeros((2, 2), np.int64), "another dtype than token columns"),
+        (np.zeros((2, 2), np.float64), "is float64; give uint8"),
+        (np.zeros((2, 2), np.int64), "is int64; give uint8"),
         (np.zeros(2, np.uint8), r"give an array of shape \[tokens, width\]"),
         (np.zeros((3, 2), np.uint8), "3 rows for 2 tokens"),
         ((1, np.zeros((2, 2), np.uint8)), "2 rows from position 1 on, but the path has 2 tokens"),
@@ -138,11 +138,11 @@ def grown(by: str) -> arl.Batch:
     else:
         for chat, handle in enumerate(chats):
             forest.append(handle, prompts[chat], kind="prompt")
-            given = {"routes": (0, routes[chat][:3])}
-            forest.append(handle, answers[chat], kind="action", logprobs=logprobs[0][chat], columns=given)
+            columns = {"routes": (0, routes[chat][:3])}
+            forest.append(handle, answers[chat], kind="action", logprobs=logprobs[0][chat], columns=columns)
             forest.append(handle, more[chat], kind="observation")
-            given = {} if chat else {"routes": (2, routes[0][2:])}
-            forest.append(handle, last[chat], kind="action", logprobs=logprobs[1][chat], columns=given)
+            columns = {} if chat else {"routes": (2, routes[0][2:])}
+            forest.append(handle, last[chat], kind="action", logprobs=logprobs[1][chat], columns=columns)
     for handle in chats:
         forest.finish(handle, reward=1.0)
     return forest.freeze()
@@ -195,7 +195,7 @@ def test_a_call_that_fails_records_no_rows() -> None:
         ({"routes": [np.ones((1, 2), np.uint8)]}, r"columns\['routes'\] has 1 rows, but trajectories has 2"),
         ({"routes": [None, [[1, 2]]]}, r'columns\["routes"\]\[1\] is list'),
         ({"routes": 3}, r"columns\['routes'\] is int"),
-        ({"routes": [None, (0, np.ones((1, 2), np.int64))]}, "another dtype than token columns"),
+        ({"routes": [None, (0, np.ones((1, 2), np.int64))]}, "is int64; give uint8"),
     ],
 )
 def test_columns_of_many_rows_that_do_not_fit_are_one_error(columns: Any, message: str) -> None:

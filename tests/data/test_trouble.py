@@ -162,9 +162,9 @@ def test_an_export_that_is_broken_off_leaves_no_file(large: Path, tmp_path: Path
     while not list(tmp_path.iterdir()) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.001)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
+    _, error_text = process.communicate(timeout=600)
+    assert process.returncode == 130, error_text
+    assert "Traceback" not in error_text
     assert not list(tmp_path.iterdir())
 
 

@@ -187,15 +187,15 @@ def test_a_pack_runs_on_a_model_with_and_without_its_logits(world: Any, warm_pol
     recipe = recipes.GRPO
     batch = recipe.credit(arl.Collector(engine.Transformers(model, tokenizer), world, recipe)(tasks=4, group_size=4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    given = {"recipe": recipe, "batch": batch, "model": model, "optimizer": optimizer, "loss": loss}
-    names = run("models", given, only=0)
+    namespace = {"recipe": recipe, "batch": batch, "model": model, "optimizer": optimizer, "loss": loss}
+    names = run("models", namespace, only=0)
     names["update"].loss(names["pack"].run(model), names["pack"]).backward()
-    wanted = [each.grad.clone() for each in model.parameters()]
+    expected = [each.grad.clone() for each in model.parameters()]
     model.zero_grad()
     run("models", names, only=1)
-    assert max(float(each.abs().max()) for each in wanted) > 0.0
-    for found, right in zip(model.parameters(), wanted, strict=True):
-        torch.testing.assert_close(found.grad, right, rtol=1e-4, atol=1e-6)
+    assert max(float(each.abs().max()) for each in expected) > 0.0
+    for parameter, right in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, right, rtol=1e-4, atol=1e-6)
     model.zero_grad()
 
 
@@ -256,8 +256,8 @@ def test_ranks_give_weights_to_the_engine_of_rank_0(warm_policy: tuple[Any, Any]
     place = next(place for place, code in enumerate(blocks("models")) if "send_weights" in code)
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     try:
-        given = {"torch": torch, "engine": engine, "generate": generate, "model": warm_policy[0], "iteration": 4}
-        run("models", given, only=place)
+        namespace = {"torch": torch, "engine": engine, "generate": generate, "model": warm_policy[0], "iteration": 4}
+        run("models", namespace, only=place)
     finally:
         distributed.destroy_process_group()
     assert generate.policy_version == 5
@@ -322,8 +322,8 @@ def test_the_loops_of_the_components(world: Any, warm_policy: tuple[Any, Any]) -
     recipe = recipes.GRPO.replace(advantage=advantage.Gae())
     batch = arl.annotate(arl.annotate(batch, "value", critic), "old_value", critic)
     assert len(blocks("components")) == 3
-    made = run("components", {**names, "batch": recipe.credit(batch)}, only=0)
-    assert [each.model for each in made["recipe"].updates(recipe.credit(batch))] == ["critic", "critic", "policy"]
+    namespace = run("components", {**names, "batch": recipe.credit(batch)}, only=0)
+    assert [each.model for each in namespace["recipe"].updates(recipe.credit(batch))] == ["critic", "critic", "policy"]
     once = copy.deepcopy(policy.state_dict())
     assert any(not torch.equal(before[name], value) for name, value in once.items())
     batch = recipes.GRPO.credit(batch).with_columns("draw", advantage=np.linspace(-1.0, 1.0, batch.num_draws))

@@ -28,19 +28,19 @@ OF_WORDS = {("docs/vocabulary.md", "say, said")}
 
 def texts() -> dict[str, str]:
     """The pages, and the text of the notebooks, by path."""
-    found = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
+    text_by_path = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
     for path in NOTEBOOKS:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         parts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
-        found[str(path.relative_to(ROOT))] = "\n\n".join(parts)
-    return found
+        text_by_path[str(path.relative_to(ROOT))] = "\n\n".join(parts)
+    return text_by_path
 
 
 @pytest.mark.parametrize("phrase", PHRASES)
 def test_all_pages_together_are_under_the_budget(phrase: str) -> None:
-    found, words = counts(texts().values())
+    phrase_counts, words = counts(texts().values())
     assert words > 20_000
-    assert found[phrase] <= BUDGET[phrase]
+    assert phrase_counts[phrase] <= BUDGET[phrase]
 
 
 @pytest.mark.parametrize("phrase", PHRASES)
@@ -59,25 +59,25 @@ def test_no_page_is_far_above_the_budget(phrase: str) -> None:
 def test_docstrings_are_under_the_budget(folder: str, phrase: str) -> None:
     texts = [prose(text) for text in docstrings(sorted((PACKAGE / folder).rglob("*.py")))]
     words = sum(len(text.split()) for text in texts)
-    found = sum(len(PHRASES[phrase].findall(text)) for text in texts)
+    occurrences = sum(len(PHRASES[phrase].findall(text)) for text in texts)
     budget = max(2.0, ONE_PAGE * BUDGET[phrase] * words / 1000)
-    assert found <= budget, f"{folder}: {phrase} {found} times"
+    assert occurrences <= budget, f"{folder}: {phrase} {occurrences} times"
 
 
 @pytest.mark.parametrize("kind", sorted(sources().keys() - {"pages"}))
 def test_all_texts_of_a_kind_are_under_the_budget(kind: str) -> None:
-    found, words = counts(sources()[kind])
+    phrase_counts, words = counts(sources()[kind])
     assert words > LEAST.get(kind, 10_000)
-    above = {phrase: round(number, 2) for phrase, number in found.items() if number > BUDGET[phrase]}
+    above = {phrase: round(number, 2) for phrase, number in phrase_counts.items() if number > BUDGET[phrase]}
     assert not above
 
 
 def test_the_phrases_are_counted() -> None:
     text = "What nobody said is behind it. Where `nobody` is told, say so.\n```sh\nsay\n```"
-    found, words = counts([text])
+    phrase_counts, words = counts([text])
     assert words == 12
     per_word = 1000 / words
-    assert found == pytest.approx(
+    assert phrase_counts == pytest.approx(
         {
             "What as a subject": per_word,
             "say, said": 2 * per_word,

@@ -132,20 +132,20 @@ def test_the_write_log_finds_the_computed_columns_of_an_iteration(page: dict[str
     batch = store.batch(5)
     for name in ("draw_columns", "step_columns", "node_columns"):
         first, end = close[f"{name}_first"], close[f"{name}_end"]
-        found = page["table"](store.path, name, first).slice(0, end - first)
+        actual = page["table"](store.path, name, first).slice(0, end - first)
         expected = rows(getattr(batch, name))
         assert len(expected) > 3
-        assert found.to_pylist() == expected
+        assert actual.to_pylist() == expected
     assert json.loads(close["state"])["iteration"] == 5
 
 
 def test_arrays_are_read_without_the_library(page: dict[str, Any], told: arl.Store, store: arl.Store) -> None:
     kinds = set(page["table"](told.path, "states")["kind"].to_pylist())
     assert kinds == {0, 1, 2}
-    found, expected = page["arrays"](told.path), told.arrays
+    actual, expected = page["arrays"](told.path), told.arrays
     expected = expected() if callable(expected) else expected
-    assert found.keys() == expected.keys() == {"a/means"}
-    np.testing.assert_array_equal(found["a/means"], expected["a/means"])
+    assert actual.keys() == expected.keys() == {"a/means"}
+    np.testing.assert_array_equal(actual["a/means"], expected["a/means"])
     assert page["arrays"](store.path) == {}
 
 
@@ -157,8 +157,8 @@ def test_the_tokens_of_paths(page: dict[str, Any], tmp_path: Path) -> None:
         nodes = {node["node_id"]: node for node in page["table"](store.path, "nodes").to_pylist()}
         trajectories = page["table"](store.path, "trajectories").to_pylist()
     expected = [[token.token for token in path.tokens] for path in paths]
-    found = [page["tokens"](nodes, row["leaf_node_id"], row["leaf_end"]) for row in trajectories]
-    assert found == expected
+    actual = [page["tokens"](nodes, row["leaf_node_id"], row["leaf_end"]) for row in trajectories]
+    assert actual == expected
     assert any(row["parent_end"] is not None for row in nodes.values()), "no fork inside of a node"
 
 
@@ -166,10 +166,10 @@ def test_live_records_are_read_up_to_where_they_were_cut_off(page: dict[str, Any
     path = Path(told.path, "live", "4.records")
     expected = [(b"0.1/segment", b"payload"), (b"0.2/segment", b"")]
     assert list(page["records"](path)) == expected == told.rollout_log(4).records()
-    cut = path.with_name("cut")
-    cut.write_bytes(path.read_bytes()[:-1])
-    assert list(page["records"](cut)) == expected[:1]
-    cut.unlink()
+    truncated = path.with_name("cut")
+    truncated.write_bytes(path.read_bytes()[:-1])
+    assert list(page["records"](truncated)) == expected[:1]
+    truncated.unlink()
 
 
 def test_blobs_are_named_by_their_hash(told: arl.Store) -> None:
@@ -186,7 +186,7 @@ def test_names_and_checksums_are_those_of_the_page(page: dict[str, Any], store: 
     checked = several = bounded = 0
     for folder, segments in known["segments"].items():
         names = {f"{segment['first_row']:012}-{segment['commit']:08}.arrow" for segment in segments}
-        assert {found.name for found in Path(store.path, folder).glob("*.arrow")} == names
+        assert {segment_file.name for segment_file in Path(store.path, folder).glob("*.arrow")} == names
         row = 0
         for segment in segments:
             data = Path(store.path, folder, f"{segment['first_row']:012}-{segment['commit']:08}.arrow").read_bytes()
@@ -194,17 +194,17 @@ def test_names_and_checksums_are_those_of_the_page(page: dict[str, Any], store: 
             assert (segment["first_row"], end) == (row, len(data))
             assert xxhash.xxh3_64_intdigest(data[begin:end]) == digest
             file = ipc.open_file(pa.py_buffer(data))
-            said = json.loads(file.metadata[b"agentrl_blocks"])
-            assert sum(block[0] for block in said) == count
-            assert [min(block[1] for block in said), max(block[2] for block in said)] == keys
+            blocks = json.loads(file.metadata[b"agentrl_blocks"])
+            assert sum(block[0] for block in blocks) == count
+            assert [min(block[1] for block in blocks), max(block[2] for block in blocks)] == keys
             from_, ends = 0, block_ends(data)
             assert ends[-1] == begin
-            for (_, _, _, hash_), to in zip(said, ends, strict=True):
+            for (_, _, _, hash_), to in zip(blocks, ends, strict=True):
                 assert xxhash.xxh3_64_intdigest(data[from_:to]) == hash_
                 from_, checked = to, checked + 1
-            several += len(said) > 1
+            several += len(blocks) > 1
             for column, bounds in json.loads(file.metadata.get(b"agentrl_bounds", b"{}")).items():
-                values = [file.get_batch(place)[column].to_pylist() for place in range(len(said))]
+                values = [file.get_batch(place)[column].to_pylist() for place in range(len(blocks))]
                 assert bounds == [[min(block), max(block)] for block in values]
                 bounded += 1
             row += count
@@ -231,18 +231,18 @@ def block_ends(data: bytes) -> list[int]:
 def sections() -> dict[str, list[list[str]]]:
     """Return the documented columns of each folder: name, type, meaning."""
     parts = re.split(r"^### ", text_of("format"), flags=re.MULTILINE)[1:]
-    found = {
+    columns_by_section = {
         part.split("\n", 1)[0]: re.findall(r"^\| `(\w+)` \| (\S.*?) \| (.*) \|$", part, re.MULTILINE) for part in parts
     }
-    return {name: columns for name, columns in found.items() if columns}
+    return {name: columns for name, columns in columns_by_section.items() if columns}
 
 
 def test_the_columns_are_those_of_the_files(page: dict[str, Any], told: arl.Store, collected: arl.Store) -> None:
-    said = sections()
-    assert set(said) == {*TABLES, "journal", "states"}
-    for folder, columns in said.items():
-        found = page["table"](told.path, folder)
-        schema = (page["table"](collected.path, folder) if found is None else found).schema
+    documented = sections()
+    assert set(documented) == {*TABLES, "journal", "states"}
+    for folder, columns in documented.items():
+        table = page["table"](told.path, folder)
+        schema = (page["table"](collected.path, folder) if table is None else table).schema
         bounds = re.compile(r"\w+_(first|end)")
         fields = [field for field in schema if folder != "journal" or not bounds.fullmatch(field.name)]
         if folder == "nodes":  # token columns have names of their own, and come last
@@ -252,12 +252,12 @@ def test_the_columns_are_those_of_the_files(page: dict[str, Any], told: arl.Stor
         for (name, kind, meaning), field in zip(columns, fields, strict=True):
             assert kind.endswith("?") == field.nullable, f"{folder}.{name}"
             if name != "facts":
-                written = re.sub(r"(item: )| not null", "", str(field.type))
-                assert kind.rstrip("?") == written, f"{folder}.{name}"
+                type_text = re.sub(r"(item: )| not null", "", str(field.type))
+                assert kind.rstrip("?") == type_text, f"{folder}.{name}"
             codes = (field.metadata or {}).get(b"codes")
             if codes is not None:
-                told_codes = re.findall(r"(\d) (\w+)", meaning)
-                assert ",".join(f"{code}={word}" for code, word in told_codes) == codes.decode(), f"{folder}.{name}"
+                page_codes = re.findall(r"(\d) (\w+)", meaning)
+                assert ",".join(f"{code}={word}" for code, word in page_codes) == codes.decode(), f"{folder}.{name}"
 
 
 def test_the_manifest_has_the_fields_and_flags_of_the_page(page: dict[str, Any], told: arl.Store) -> None:

@@ -37,9 +37,9 @@ def printed(name: str, folder: Path, *arguments: str) -> str:
     """Return the output of an example in an empty folder; an error fails the test."""
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "POLARS_FMT_MAX_COLS": "8"}
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments]
-    done = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    completed = subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 def test_every_example_is_in_the_gallery_and_tested() -> None:
@@ -47,8 +47,8 @@ def test_every_example_is_in_the_gallery_and_tested() -> None:
     assert len(programs) >= 8
     assert set(sections()) == programs == {*PRINTED, *ELSEWHERE, "calculator", "vision"}
     for name in ELSEWHERE:
-        found = [path for path in (ROOT / "tests").rglob("*.py") if path.stem != "test_gallery"]
-        assert any(re.search(rf"\b{name}\b", path.read_text(encoding="utf-8")) for path in found), name
+        test_files = [path for path in (ROOT / "tests").rglob("*.py") if path.stem != "test_gallery"]
+        assert any(re.search(rf"\b{name}\b", path.read_text(encoding="utf-8")) for path in test_files), name
 
 
 def test_examples_are_short() -> None:
@@ -61,8 +61,8 @@ def test_examples_are_short() -> None:
 @pytest.mark.parametrize("name", PRINTED)
 def test_the_output_of_an_example_matches_the_gallery(name: str, tmp_path: Path) -> None:
     pytest.importorskip(NEEDS.get(name, "polars"))
-    shown = re.findall(r"^```text\n(.*?)^```", sections()[name], re.MULTILINE | re.DOTALL)
-    assert shown == [printed(name, tmp_path)]
+    blocks = re.findall(r"^```text\n(.*?)^```", sections()[name], re.MULTILINE | re.DOTALL)
+    assert blocks == [printed(name, tmp_path)]
 
 
 @pytest.mark.slow

@@ -33,13 +33,13 @@ def test_links_lead_somewhere(path: Path) -> None:
         target, _, anchor = link.partition("#")
         if link.startswith(("http://", "https://")):
             continue
-        found = path if not target else (path.parent / target).resolve()
-        if not found.exists() and found.is_relative_to(DOCS):
-            place = str(found.relative_to(DOCS))
+        target_path = path if not target else (path.parent / target).resolve()
+        if not target_path.exists() and target_path.is_relative_to(DOCS):
+            place = str(target_path.relative_to(DOCS))
             assert place.startswith(MADE), f"{link} leads nowhere"
             continue
-        assert found.exists(), f"{link} leads nowhere"
-        assert not anchor or anchor in headings(found), f"{link}: no such heading"
+        assert target_path.exists(), f"{link} leads nowhere"
+        assert not anchor or anchor in headings(target_path), f"{link}: no such heading"
 
 
 def test_links_were_found() -> None:

@@ -7,6 +7,7 @@ import builtins
 import importlib
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ PACKAGE = ROOT / "python" / "agentrl_core"
 MODULES = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py") if not path.parent.name.startswith("_"))
 PAGES = sorted([*DOCS.rglob("*.md"), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md"))])
 CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
-CALL = re.compile(r"(?<![\w.])([A-Z]\w*[a-z]\w*)\(")
+CALL = re.compile(r"(?<![\w.])([A-Z]\w+)\(")
+ATTRIBUTE = re.compile(r"(?<![\w./-])([A-Z]\w*[a-z]\w*)\.([A-Za-z_]\w*)")
 DOTTED = re.compile(
     rf"(?<![\w./-])(?:agentrl_core\.|arl\.)?((?:{'|'.join(MODULES)})(?:\.[A-Za-z]\w*)+)(?![\w/*]|\.(?:\w|\*))"
 )
@@ -33,8 +35,32 @@ OTHERS = {
 VARIABLES = ("collect", "component", "engine", "loss", "update")
 """Modules whose name is also that of a variable: `update.pack` is a method of an update."""
 
-ELSEWHERE = ("model", "reward", "weight")
-"""Modules whose name is also that of a model of Hugging Face, of a column (`reward.format`), or of a tensor."""
+ELSEWHERE = {
+    "model": ("compile", "eval", "generation_config", "name_or_path", "value_head"),
+    "reward": ("accuracy", "judge"),
+    "weight": ("to",),
+}
+"""Modules whose name is also that of a model of Hugging Face, of a column of rewards, or of a tensor; their names."""
+
+OTHER_ATTRIBUTES = {
+    "AutoProcessor.from_pretrained": "transformers",
+    "Cargo.lock": "file",
+    "Cargo.toml": "file",
+    "DataFrame.agentrl": "Polars",
+    "Engine.precision": "optional",
+    "Env.run": "verifiers",
+    "Environment.restore": "optional",
+    "Episode.snapshot": "optional",
+    "Episode.tools": "optional",
+    "Expr.agentrl": "Polars",
+    "LazyFrame.agentrl": "Polars",
+    "ModernBertDecoderForCausalLM.get_decoder": "transformers",
+    "RecordBatchFileReader.metadata": "pyarrow",
+    "Sample.Status": "slime",
+    "Taskset.load": "verifiers",
+    "Trace.to_record": "verifiers",
+}
+"""Attributes of classes of other packages, and optional ones of interfaces that users implement."""
 
 
 def texts() -> Iterator[tuple[str, str]]:
@@ -72,19 +98,65 @@ def resolved(dotted: str) -> bool:
 
 def attributes() -> set[str]:
     """Return the names of all methods and fields of the package."""
-    found: set[str] = set()
+    names: set[str] = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
-                found |= {part.name for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)}
-                found |= {ast.unparse(part.target) for part in node.body if isinstance(part, ast.AnnAssign)}
-    return found
+                names |= {part.name for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)}
+                names |= {ast.unparse(part.target) for part in node.body if isinstance(part, ast.AnnAssign)}
+    return names
 
 
 def is_attribute(dotted: str, known: set[str]) -> bool:
-    """Return whether a name is an attribute of a variable that has the name of a module."""
+    """Return whether a name is an attribute of a variable that has the name of a module, or a column of the package."""
     head, name, *_ = dotted.split(".")
-    return name[0].islower() and (head in ELSEWHERE or (head in VARIABLES and name in known))
+    return name in ELSEWHERE.get(head, ()) or dotted in columns() or (head in VARIABLES and name in known)
+
+
+@cache
+def columns() -> set[str]:
+    """Return the names with a dot that the package's code uses as texts, such as the column `reward.format`."""
+    texts = (
+        node.value
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    return {text for text in texts if re.fullmatch(r"\w+(\.\w+)+", text)}
+
+
+def attributes_of_classes() -> dict[str, set[str]]:
+    """Return the attributes of each class: its own, and those of its bases and of classes derived from it."""
+    own: dict[str, set[str]] = {}
+    related: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py*"):
+        if path.suffix not in (".py", ".pyi"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            names = own.setdefault(node.name, set())
+            for part in ast.walk(node):
+                if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
+                    names.add(part.name)
+                elif isinstance(part, ast.Attribute | ast.Name) and isinstance(part.ctx, ast.Store):
+                    names.add(part.attr if isinstance(part, ast.Attribute) else part.id)
+            for base in node.bases:
+                name = ast.unparse(base).split("[")[0].split(".")[-1]
+                related.setdefault(node.name, set()).add(name)
+                related.setdefault(name, set()).add(node.name)
+
+    def of(name: str) -> set[str]:
+        names, seen, rest = set[str](), set[str](), [name]
+        while rest:
+            current = rest.pop()
+            if current not in seen and current in own:
+                seen.add(current)
+                names |= own[current]
+                rest += related.get(current, ())
+        return names
+
+    return {name: of(name) for name in own}
 
 
 def parameters() -> dict[str, set[str]]:
@@ -96,16 +168,16 @@ def parameters() -> dict[str, set[str]]:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
-                found = fields.setdefault(node.name, set())
+                names = fields.setdefault(node.name, set())
                 bases.setdefault(node.name, []).extend(
                     ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases
                 )
                 for part in node.body:
                     if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
-                        found.add(part.target.id)
+                        names.add(part.target.id)
                     elif isinstance(part, ast.FunctionDef) and part.name in ("__init__", "__new__"):
-                        found |= {each.arg for each in (*part.args.args, *part.args.kwonlyargs)}
-                        found |= {"**"} if part.args.kwarg else set()
+                        names |= {each.arg for each in (*part.args.args, *part.args.kwonlyargs)}
+                        names |= {"**"} if part.args.kwarg else set()
 
     def of(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
         if name in seen or name not in fields:
@@ -137,6 +209,24 @@ def test_calls_name_classes_that_are_there(classes: dict[str, set[str]]) -> None
     assert len(found) > 100
     wrong = [f"{place}: {name}(...)" for place, name in sorted(found) if name not in known]
     assert not wrong, "\n".join(wrong)
+
+
+def test_attributes_of_classes_are_there() -> None:
+    classes = attributes_of_classes()
+    found = {(place, *name) for place, code in spans() for name in ATTRIBUTE.findall(code)}
+    assert len(found) > 200
+    wrong = [
+        f"{place}: {name}.{attribute}"
+        for place, name, attribute in sorted(found)
+        if attribute not in classes.get(name, ()) and f"{name}.{attribute}" not in OTHER_ATTRIBUTES
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("name", ["weight.nothing", "reward.nothing", "loss.Polisy", "model.answers"])
+def test_a_false_name_is_found(name: str) -> None:
+    assert not resolved(name)
+    assert not is_attribute(name, attributes())
 
 
 def test_calls_name_options_that_are_there(classes: dict[str, set[str]]) -> None:

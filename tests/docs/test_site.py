@@ -32,9 +32,9 @@ def test_every_page_is_in_the_navigation(site: dict[str, Any]) -> None:
     assert len(committed) > 15
     assert committed <= set(listed)
     assert len(listed) == len(set(listed))
-    made = set(listed) - committed
+    generated = set(listed) - committed
     notebooks = {f"notebooks/{path.stem}.md" for path in (DOCS / "notebooks").glob("*.ipynb")}
-    assert made == {"catalogue/index.md", "api/index.md", "figures.md", *notebooks}
+    assert generated == {"catalogue/index.md", "api/index.md", "figures.md", *notebooks}
 
 
 def test_reading_the_site_needs_no_network(site: dict[str, Any]) -> None:

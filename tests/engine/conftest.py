@@ -43,8 +43,8 @@ def own_words():
         with torch.no_grad():
             x = model(ids).logits[0, len(request.tokens) - 1 : -1].double() / sampling.temperature
         if sampling.top_k:
-            kept = torch.topk(x, sampling.top_k).indices
-            x = torch.full_like(x, -torch.inf).scatter(-1, kept, x.gather(-1, kept))
+            likeliest = torch.topk(x, sampling.top_k).indices
+            x = torch.full_like(x, -torch.inf).scatter(-1, likeliest, x.gather(-1, likeliest))
         if sampling.top_p < 1:
             for row in x:
                 p, order = torch.softmax(row, -1).sort(descending=True)

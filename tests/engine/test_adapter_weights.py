@@ -26,8 +26,8 @@ peft = pytest.importorskip("peft")
 
 def logits(model: nn.Module) -> Tensor:
     with torch.no_grad():
-        found: Tensor = model(input_ids=torch.arange(1, 20)[None]).logits[0]
-    return found.log_softmax(-1)
+        output: Tensor = model(input_ids=torch.arange(1, 20)[None]).logits[0]
+    return output.log_softmax(-1)
 
 
 def state(model: nn.Module) -> dict[str, Tensor]:
@@ -37,17 +37,17 @@ def state(model: nn.Module) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", [*ALONE, *MERGED])
 def test_a_merged_copy_equals_the_policy_and_leaves_it_unchanged(name, make_model, tokenizer) -> None:
     policy = adapted(make_model, name)
-    before, wanted = state(policy), logits(policy)
+    before, expected = state(policy), logits(policy)
     generate = engine.Transformers(
         make_model("qwen2" if name == "bias" else "qwen3", seed=3, tie_word_embeddings=False), tokenizer, copy=True
     )
     if name == "bias":  # a bias of the adapter on a layer with a bias
         assert policy.get_base_model().model.layers[0].self_attn.q_proj.bias is not None
     generate.update_weights(policy, version=1)
-    torch.testing.assert_close(logits(generate.model), wanted, rtol=0, atol=2e-5)
+    torch.testing.assert_close(logits(generate.model), expected, rtol=0, atol=2e-5)
     assert all(torch.equal(tensor, before[key]) for key, tensor in policy.state_dict().items())
     with policy.disable_adapter():
-        assert (logits(policy) - wanted).abs().max() > 0.01, "the adapters act"
+        assert (logits(policy) - expected).abs().max() > 0.01, "the adapters act"
 
 
 def test_adapters_that_are_merged_or_disabled_already(make_model, tokenizer) -> None:
@@ -58,9 +58,9 @@ def test_adapters_that_are_merged_or_disabled_already(make_model, tokenizer) -> 
     torch.testing.assert_close(logits(generate.model), logits(policy), rtol=0, atol=2e-5)
     policy.unmerge_adapter()
     with policy.disable_adapter():
-        wanted = logits(policy)
+        expected = logits(policy)
         generate.update_weights(policy, version=2)
-    torch.testing.assert_close(logits(generate.model), wanted, rtol=0, atol=2e-5)
+    torch.testing.assert_close(logits(generate.model), expected, rtol=0, atol=2e-5)
     policy.add_adapter("other", peft.LoraConfig(r=2, target_modules=["k_proj"]))
     policy.set_adapter("other")
     shaken(policy)
@@ -75,9 +75,9 @@ def test_half_precision_is_rounded_once(make_model) -> None:
     exact = layer.base_layer.weight.double() + 3.0 * (
         layer.lora_B["default"].weight.double() @ layer.lora_A["default"].weight.double()
     )
-    found = weights["model.layers.0.self_attn.q_proj.weight"]
-    assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=1e-6)
+    rounded = weights["model.layers.0.self_attn.q_proj.weight"]
+    assert rounded.dtype == torch.bfloat16
+    torch.testing.assert_close(rounded.double(), exact, rtol=2**-8, atol=1e-6)
 
 
 def test_an_adapter_on_one_of_two_tied_weights_does_not_fit_a_tied_engine(make_model, tokenizer) -> None:
@@ -107,8 +107,8 @@ def test_an_adapter_alone_is_written_as_peft_reads_it(name, make_model, tmp_path
     with torch.no_grad():
         for key, weight in weights.read("base"):
             base.get_parameter(key).copy_(weight)
-    read = peft.PeftModel.from_pretrained(base, tmp_path).eval()
-    torch.testing.assert_close(logits(read), logits(policy), rtol=0, atol=2e-5)
+    loaded = peft.PeftModel.from_pretrained(base, tmp_path).eval()
+    torch.testing.assert_close(logits(loaded), logits(policy), rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", MERGED)
@@ -150,8 +150,8 @@ def test_a_written_checkpoint_is_complete_and_loads_with_equal_logits(
     torch.testing.assert_close(logits(loaded.eval()), logits(policy), rtol=0, atol=2e-5)
     assert loaded.generation_config.temperature == 0.3
     assert loaded.config.architectures == ["Qwen3ForCausalLM"]
-    read = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
-    assert read.chat_template == tokenizer.chat_template
+    loaded_tokenizer = AutoTokenizer.from_pretrained(tmp_path, local_files_only=True)
+    assert loaded_tokenizer.chat_template == tokenizer.chat_template
 
 
 @pytest.mark.parametrize(
@@ -213,25 +213,25 @@ def test_experts_are_written_under_the_names_of_the_checkpoint(tokenizer, tmp_pa
 def test_a_state_dict_is_as_good_as_its_model(make_model, tokenizer) -> None:
     policy = make_model("qwen3", seed=1, tie_word_embeddings=True)
     generate = engine.Transformers(make_model("qwen3", tie_word_embeddings=True), tokenizer, copy=True)
-    given = {f"module.{name}": tensor for name, tensor in policy.state_dict().items()}
-    generate.update_weights(given, version=1)
+    wrapped = {f"module.{name}": tensor for name, tensor in policy.state_dict().items()}
+    generate.update_weights(wrapped, version=1)
     assert torch.equal(logits(generate.model), logits(policy))
     other = make_model("qwen3", seed=2, tie_word_embeddings=True)
     generate.update_weights({name: tensor.detach() for name, tensor in other.named_parameters()}, version=2)
     assert torch.equal(logits(generate.model), logits(other))
-    apart = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
-    generate.update_weights(apart, version=3)
+    untied = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    generate.update_weights(untied, version=3)
     assert torch.equal(logits(generate.model), logits(policy))
-    apart["lm_head.weight"] += 1.0
+    untied["lm_head.weight"] += 1.0
     adapters = adapted(make_model, "all").state_dict()
-    whole = {name: tensor.long() for name, tensor in policy.state_dict().items()}
+    integers = {name: tensor.long() for name, tensor in policy.state_dict().items()}
     for wrong, message in {
         "is empty": {},
         "has 'a' of type int": {"a": 1},
-        "ties 'lm_head.weight'": apart,
+        "ties 'lm_head.weight'": untied,
         "has adapters": adapters,
         "lacks 'model.embed_tokens.weight'": {"model.norm.weight": torch.ones(64)},
-        "is torch.int64; give weights in memory, of the kind": whole,
+        "is torch.int64; give materialised weights": integers,
         "'model.norm.weight' twice": {"model.norm.weight": torch.ones(1), "module.model.norm.weight": torch.ones(1)},
     }.items():
         with pytest.raises(InvalidInputError, match=f"update_weights: .*{wrong}"):
@@ -248,12 +248,12 @@ def test_weights_for_an_actor_are_merged_and_tied_ones_are_sent_once(make_model,
 
     policy = make_model("qwen3", seed=1, tie_word_embeddings=True).to(torch.bfloat16)
     with PolicyWeights(peft.get_peft_model(policy, peft.LoraConfig(r=4, target_modules=["q_proj"]))) as weights:
-        packed, wanted = _packed(weights), dict(weights.read())
-    sent = _unpacked(packed)
-    assert sent.keys() == wanted.keys()
-    assert all(torch.equal(sent[name], wanted[name]) for name in sent)
-    assert sent["lm_head.weight"] is sent["model.embed_tokens.weight"]
-    assert sent["lm_head.weight"].dtype == torch.bfloat16
+        packed, expected = _packed(weights), dict(weights.read())
+    received = _unpacked(packed)
+    assert received.keys() == expected.keys()
+    assert all(torch.equal(received[name], expected[name]) for name in received)
+    assert received["lm_head.weight"] is received["model.embed_tokens.weight"]
+    assert received["lm_head.weight"].dtype == torch.bfloat16
     generate = engine.Transformers(make_model("qwen3", tie_word_embeddings=True), tokenizer, copy=True)
-    generate.update_weights(sent, version=1)
-    assert torch.equal(generate.model.model.norm.weight, sent["model.norm.weight"].float())
+    generate.update_weights(received, version=1)
+    assert torch.equal(generate.model.model.norm.weight, received["model.norm.weight"].float())

@@ -60,17 +60,17 @@ def test_equal_samplings_are_one_key_however_the_stops_are_given():
 
 def test_complete_ends_with_the_turn_and_generate_where_the_sampling_does(tokenizer):
     other = 8
-    says = Scripted(tokenizer, lambda _: ScriptedReply([3, says.chat.end_of_turn, other, 4]))
-    end = says.chat.end_of_turn
-    assert end in says.chat.stop_token_ids
-    [segment] = complete(says, [Request(TOKENS, 0, Sampling(max_tokens=9))])
+    generate = Scripted(tokenizer, lambda _: ScriptedReply([3, generate.chat.end_of_turn, other, 4]))
+    end = generate.chat.end_of_turn
+    assert end in generate.chat.stop_token_ids
+    [segment] = complete(generate, [Request(TOKENS, 0, Sampling(max_tokens=9))])
     assert (segment.tokens.tolist(), segment.finish_reason) == ([3, end], "stop")
-    [segment] = complete(says, [Request(TOKENS, 0, Sampling(max_tokens=9, stop_token_ids=(3,)))])
+    [segment] = complete(generate, [Request(TOKENS, 0, Sampling(max_tokens=9, stop_token_ids=(3,)))])
     assert segment.tokens.tolist() == [3]
-    [segment] = generate_all(says, [Request(TOKENS, 0, Sampling(max_tokens=3))])
+    [segment] = generate_all(generate, [Request(TOKENS, 0, Sampling(max_tokens=3))])
     assert (segment.tokens.tolist(), segment.finish_reason) == ([3, end, other], "length")
     with pytest.raises(InvalidInputError, match="the request is a dict"):
-        complete(says, [{"tokens": TOKENS}])
+        complete(generate, [{"tokens": TOKENS}])
 
 
 @pytest.mark.parametrize("kind", [Scripted, Transformers])

@@ -37,10 +37,10 @@ def test_pieces_of_messages_are_the_conversation_rendered_at_once(name, tools):
         pieces.append(chat.prompt(messages, tools) if index == 0 else chat.observation(messages))
         pieces.append(chat.action(answer))
         conversation += [*messages, {"role": "assistant", "content": answer}]
-    whole = chat.tokenizer.apply_chat_template(conversation, tools=tools, tokenize=True, return_dict=False)
+    rendered = chat.tokenizer.apply_chat_template(conversation, tools=tools, tokenize=True, return_dict=False)
     joined = np.concatenate(pieces).tolist()
-    assert joined == whole[: len(joined)]
-    assert len(whole) - len(joined) <= 1
+    assert joined == rendered[: len(joined)]
+    assert len(rendered) - len(joined) <= 1
     if tools:
         assert '"b"' in chat.tokenizer.decode(pieces[0]), "in the order given"
 
@@ -48,9 +48,9 @@ def test_pieces_of_messages_are_the_conversation_rendered_at_once(name, tools):
 def test_examples_with_tool_calls_may_stand_in_a_prompt():
     chat = chat_of("qwen")
     messages = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, tool("4"), USER]
-    said = chat.tokenizer.decode(chat.prompt(messages, TOOLS))
-    assert '<tool_call>\n{"name": "add", "arguments": {"a": 1}}' in said
-    assert said == chat.tokenizer.apply_chat_template(messages, tools=TOOLS, tokenize=False, add_generation_prompt=True)
+    text = chat.tokenizer.decode(chat.prompt(messages, TOOLS))
+    assert '<tool_call>\n{"name": "add", "arguments": {"a": 1}}' in text
+    assert text == chat.tokenizer.apply_chat_template(messages, tools=TOOLS, tokenize=False, add_generation_prompt=True)
 
 
 def test_a_text_and_its_message_are_the_same():

@@ -112,24 +112,24 @@ def test_an_aborted_request_returns_the_tokens_generated_so_far(generate, whole)
     gate = Gate(generate)
 
     async def abort():
-        aborted, other, waits = ask(), ask(1), ask(2)
+        aborted, other, waiting = ask(), ask(1), ask(2)
         tasks = [asyncio.create_task(generate.generate(request)) for request in (aborted, other)]
         await gate.stands()  # the first token was sampled when the rows arrived
         await gate.pass_(3)
         generate.abort(aborted)
-        late = asyncio.create_task(generate.generate(waits))
+        late = asyncio.create_task(generate.generate(waiting))
         await asyncio.sleep(0)
-        generate.abort(waits)
+        generate.abort(waiting)
         generate.abort(ask())  # unknown ones are ignored
         gate.open()
         return await asyncio.gather(*tasks, late)
 
-    aborted, other, waits = asyncio.run(abort())
+    aborted, other, waiting = asyncio.run(abort())
     assert (aborted.finish_reason, len(aborted.tokens)) == ("abort", 5)
     begins(aborted, whole)
     assert (other.finish_reason, len(other.tokens)) == ("length", 40)
-    assert (waits.finish_reason, len(waits.tokens)) == ("abort", 0)
-    assert len(waits.logprobs) == len(waits.entropies) == 0
+    assert (waiting.finish_reason, len(waiting.tokens)) == ("abort", 0)
+    assert len(waiting.logprobs) == len(waiting.entropies) == 0
 
 
 def test_a_weight_update_aborts_running_requests_of_the_old_version(generate, make_model, whole, own_words):
@@ -259,17 +259,17 @@ def test_newcomers_that_cannot_be_taken_leave_the_others_alone(generate, whole):
 def test_requests_come_from_many_loops_at_a_time(generate):
     requests = [[ask(10 * loop + index) for index in range(6)] for loop in range(4)]
     alone = [[segment.tokens.tolist() for segment in generate_all(generate, each)] for each in requests]
-    found = [None] * 4
+    results = [None] * 4
 
     def run(loop):
-        found[loop] = [segment.tokens.tolist() for segment in generate_all(generate, requests[loop])]
+        results[loop] = [segment.tokens.tolist() for segment in generate_all(generate, requests[loop])]
 
     threads = [threading.Thread(target=run, args=(loop,)) for loop in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == alone
+    assert results == alone
 
 
 def test_results_of_a_step_arrive_in_request_order(generate):
@@ -375,6 +375,6 @@ def test_the_interpreter_ends_while_an_engine_works(tmp_path):
             print("over")
         """)
     )
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=600, check=False)
-    assert (done.returncode, done.stdout) == (0, "over\n"), done.stderr
-    assert not done.stderr
+    completed = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=600, check=False)
+    assert (completed.returncode, completed.stdout) == (0, "over\n"), completed.stderr
+    assert not completed.stderr

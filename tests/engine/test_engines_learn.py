@@ -20,10 +20,10 @@ def test_behaviour_log_probs_equal_the_models_own_at_every_version(name, world, 
     for iteration in range(3):
         batch = collect(tasks=4, group_size=4)
         assert set(batch.column("policy_version", "token")) == {iteration}
-        own = annotate(batch, "own_logprob", policy).column("own_logprob", "token")
+        recomputed = annotate(batch, "own_logprob", policy).column("own_logprob", "token")
         sampled = batch.column("behaviour_logprob", "token")
         assert len(sampled) > 50
-        np.testing.assert_allclose(sampled, own, atol=1e-5)
+        np.testing.assert_allclose(sampled, recomputed, atol=1e-5)
         # A step that changes the weights for any rewards.
         batch = batch.with_columns("draw", advantage=np.linspace(-1, 1, batch.num_draws, dtype=np.float32))
         updates = recipe.updates(batch)

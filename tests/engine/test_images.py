@@ -69,8 +69,8 @@ def test_equal_tokens_with_other_images_share_nothing_of_them(family):
     together = generate_all(generate, requests)
     again = [generate_all(generate, [request])[0] for request in requests]
     assert np.abs(alone[0].logprobs - alone[1].logprobs).max() > 1e-3, "the images make a difference"
-    for found in (together, again):
-        for segment, expected in zip(found, alone, strict=False):
+    for segments in (together, again):
+        for segment, expected in zip(segments, alone, strict=False):
             assert segment.tokens.tolist() == expected.tokens.tolist()
             np.testing.assert_allclose(segment.logprobs, expected.logprobs, atol=1e-5)
     assert [segment.cached_tokens for segment in again] == [len(request.tokens) - 1 for request in requests]
@@ -81,13 +81,13 @@ class Tower:
 
     def __init__(self, model):
         self.images = 0
-        own = model.get_image_features
+        original = model.get_image_features
 
-        @functools.wraps(own)
-        def counted(pixel_values, *given, **named):
+        @functools.wraps(original)
+        def counted(pixel_values, *arguments, **named):
             grids = named.get("image_grid_thw")
             self.images += len(pixel_values if grids is None else grids)
-            return own(pixel_values, *given, **named)
+            return original(pixel_values, *arguments, **named)
 
         model.get_image_features = counted
 
@@ -164,9 +164,9 @@ def test_invalid_images_fail_only_their_own_request():
     generate = engine.Transformers(model, processor)
     one, large = screenshot(1), screenshot(1, 112, 56)
     good, text = looking(generate, ["a", "b"], [one], 0), looking(generate, ["a"], [], 1)
-    whole = io.BytesIO()
-    Picture.open(io.BytesIO(one.content)).save(whole, "JPEG")
-    broken = Image(whole.getvalue()[:-100])
+    jpeg = io.BytesIO()
+    Picture.open(io.BytesIO(one.content)).save(jpeg, "JPEG")
+    broken = Image(jpeg.getvalue()[:-100])
     wrong = {
         replace(good, images=(one, one)): r"holds 4 image tokens \(id 3\), but its 2 images need 8",
         replace(good, images=()): "holds 4 image tokens .*, but its 0 images need 0",
@@ -177,9 +177,9 @@ def test_invalid_images_fail_only_their_own_request():
         replace(good, tokens=good.tokens[: int(np.flatnonzero(good.tokens == 3)[-1]) + 1]): "ends with an image token",
         replace(text, tokens=np.append(text.tokens, model.config.video_token_id).astype(np.int32)): "placeholder of",
     }
-    found = outcomes(generate, [good, *wrong, text])
-    agrees(model, processor, [good, text], [found[0], found[-1]])
-    for error, message in zip(found[1:-1], wrong.values(), strict=True):
+    results = outcomes(generate, [good, *wrong, text])
+    agrees(model, processor, [good, text], [results[0], results[-1]])
+    for error, message in zip(results[1:-1], wrong.values(), strict=True):
         assert isinstance(error, InvalidInputError)
         with pytest.raises(InvalidInputError, match=message):
             raise error

@@ -23,22 +23,22 @@ def layers_of(tokens):
 
 @settings(deadline=None)
 @given(st.lists(TOKENS, max_size=12), TOKENS, st.integers(1, 40))
-def test_the_longest_known_beginning_is_found(kept, wanted, most):
+def test_the_longest_known_beginning_is_found(stored, query, most):
     cache = PrefixCache(8 * most)  # a token has a key and a value of 4 bytes
-    for tokens in kept:
+    for tokens in stored:
         cache.keep(tokens, layers_of(tokens))
         assert cache.bytes <= 8 * most
-    layers, count = cache.find(wanted)
+    layers, count = cache.find(query)
     naive = 0
-    for tokens in kept:
-        same = [a == b for a, b in zip(tokens, wanted, strict=False)]
+    for tokens in stored:
+        same = [a == b for a, b in zip(tokens, query, strict=False)]
         naive = max(naive, same.index(False) if False in same else len(same))
-    if sum(map(len, kept)) <= most:
+    if sum(map(len, stored)) <= most:
         assert count == naive
     assert count <= naive
     if count:
         [(keys, values)] = layers
-        assert keys[0, :, 0].tolist() == (-values[0, :, 0]).tolist() == wanted[:count].tolist()
+        assert keys[0, :, 0].tolist() == (-values[0, :, 0]).tolist() == query[:count].tolist()
     else:
         assert layers == []
 
@@ -62,20 +62,20 @@ def test_the_least_recently_used_prefix_is_evicted_first():
 @given(st.lists(TOKENS, max_size=12), st.integers(1, 6))
 def test_shared_beginnings_are_computed_once(prompts, least_saved):
     levels = shared_prefixes(prompts, least_saved)
-    known = {()}
+    cached = {()}
     computed = 0
     for level in levels:
         assert level
         tokens = [tuple(prompts[prefix.prompt][: prefix.length].tolist()) for prefix in level]
-        for prefix, own in zip(level, tokens, strict=True):
-            having = [index for index, prompt in enumerate(prompts) if tuple(prompt[: prefix.length].tolist()) == own]
+        for prefix, start in zip(level, tokens, strict=True):
+            having = [index for index, prompt in enumerate(prompts) if tuple(prompt[: prefix.length].tolist()) == start]
             assert prefix.prompt == having[0]
-            before = max((each for each in known if own[: len(each)] == each), key=len)
-            assert (len(having) - 1) * (len(own) - len(before)) >= least_saved
-            computed += len(own) - len(before)
-        known |= set(tokens)
+            before = max((each for each in cached if start[: len(each)] == each), key=len)
+            assert (len(having) - 1) * (len(start) - len(before)) >= least_saved
+            computed += len(start) - len(before)
+        cached |= set(tokens)
     for prompt in map(tuple, (prompt.tolist() for prompt in prompts)):
-        computed += len(prompt) - max(len(each) for each in known if prompt[: len(each)] == each)
+        computed += len(prompt) - max(len(each) for each in cached if prompt[: len(each)] == each)
     different = {tuple(prompt[: count + 1].tolist()) for prompt in prompts for count in range(len(prompt))}
     assert computed >= len(different)
     if least_saved == 1:
@@ -133,16 +133,16 @@ def test_turns_and_forks_compute_only_tokens_that_are_not_cached(family, make_mo
     requests = [Request(prompt, seed, sampling) for seed, prompt in enumerate([*prompts, prompts[2]])]
     first = generate_all(generate, requests)
     assert [segment.cached_tokens for segment in first] == [0, 0, 0, 29], "the last one is the prompt before it again"
-    turns, known = [], []
+    turns, expected = [], []
     for seed, (request, segment) in enumerate(zip(requests, first, strict=True)):
         history = np.concatenate([request.tokens, segment.tokens])
         observed = random.integers(0, generate.vocabulary_size, 3 + 2 * seed, dtype=np.int32)
         turns.append(Request(np.concatenate([history, observed]), 100 + seed, sampling))
-        known.append(len(history) - 1)  # the last token was sampled and is never an input
+        expected.append(len(history) - 1)  # the last token was sampled and is never an input
         turns.append(Request(history[: len(request.tokens) + 5], 200 + seed, sampling))
-        known.append(len(request.tokens) + 4)  # the last token of a request is always an input
+        expected.append(len(request.tokens) + 4)  # the last token of a request is always an input
     second = generate_all(generate, turns)
-    assert [segment.cached_tokens for segment in second] == known
+    assert [segment.cached_tokens for segment in second] == expected
     alone = [generate_all(fresh, [turn])[0] for turn in turns]
     for request, segment, other in zip(turns, second, alone, strict=True):
         assert segment.tokens.tolist() == other.tokens.tolist()
@@ -232,7 +232,7 @@ def test_a_batch_invariant_engine_is_bitwise_identical_after_other_requests(make
     assert [segment.cached_tokens for segment in segments] == [0, 0, 0]
 
 
-def test_a_copy_changes_only_when_it_is_has_message(make_model, tokenizer, own_words):
+def test_a_copy_changes_only_with_an_update(make_model, tokenizer, own_words):
     policy = make_model("qwen3")
     generate = engine.Transformers(policy, tokenizer, copy=True)
     assert not generate.shares_parameters

@@ -47,8 +47,8 @@ def test_a_segment_has_the_experts_of_all_tokens_that_were_read(family: str, tok
         experts = segment.routed_experts
         assert experts is not None
         assert experts.dtype == np.uint8
-        read = np.concatenate([prompt, segment.tokens]).astype(np.int32)[:-1]
-        assert as_sets(experts) == as_sets(chosen_experts(model, read))
+        inputs = np.concatenate([prompt, segment.tokens]).astype(np.int32)[:-1]
+        assert as_sets(experts) == as_sets(chosen_experts(model, inputs))
 
 
 @pytest.mark.parametrize(
@@ -75,16 +75,16 @@ def test_every_token_that_training_reads_has_its_experts(program: Any, tokenizer
     assert len(known) > known.sum() > 0.5 * len(known)
     assert batch.column("routed_experts", "token").shape == (len(batch.column("token", "token")), 4)
     plan = batch.plan(np.arange(batch.num_draws), 10_000)
-    found = 0
+    count = 0
     for index in range(len(plan)):
         stored, planned = plan.row_tokens(index), plan[index]
         np.testing.assert_array_equal(batch.column("token", "node_token")[stored], planned.input_ids)
         assert known[stored].all(), "each token that is read was read by the engine"
         for begin, end in zip(planned.cu_seqlens, planned.cu_seqlens[1:], strict=False):
-            own = chosen_experts(model, planned.input_ids[begin:end].astype(np.int32))
-            assert as_sets(experts[stored[begin:end]]) == as_sets(own)
-            found += 1
-    assert found == len(contexts.draws)
+            expected = chosen_experts(model, planned.input_ids[begin:end].astype(np.int32))
+            assert as_sets(experts[stored[begin:end]]) == as_sets(expected)
+            count += 1
+    assert count == len(contexts.draws)
     tree = batch.plan(np.arange(batch.num_draws), 10_000, layout="tree")
     for index in range(len(tree)):
         stored = tree.row_tokens(index)
@@ -94,11 +94,11 @@ def test_every_token_that_training_reads_has_its_experts(program: Any, tokenizer
 def mismatch(model: Any, batch: arl.Batch, *, replay: bool) -> float:
     """Return the mean absolute difference of the trainer's log-probs from those of the engine."""
     (update,) = recipes.GRPO.updates(batch)
-    found = np.zeros(len(batch.column("token", "token")), np.float32)
+    logprobs = np.zeros(len(batch.column("token", "token")), np.float32)
     with torch.no_grad():
         for pack in update.pack(max_tokens=4096, layout="sequence", replay_routes=replay):
-            pack.to_tokens(pack.run(model).logprob, found)
-    return float(np.abs(found - batch.column("behaviour_logprob", "token")).mean())
+            pack.to_tokens(pack.run(model).logprob, logprobs)
+    return float(np.abs(logprobs - batch.column("behaviour_logprob", "token")).mean())
 
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "olmoe"])
@@ -174,10 +174,10 @@ def test_a_server_reports_experts_as_a_file_of_numpy(tokenizer: Any) -> None:
         for segment in generate_all(generate, requests):
             assert segment.routed_experts is not None
             assert segment.routed_experts.dtype == np.uint8
-            read = [5, 6, *segment.tokens[:-1].tolist()]
-            assert segment.routed_experts.tolist() == [[token + place for place in range(4)] for token in read]
+            inputs = [5, 6, *segment.tokens[:-1].tolist()]
+            assert segment.routed_experts.tolist() == [[token + place for place in range(4)] for token in inputs]
         server.experts = lambda _: "bm90aGluZw=="
-        with pytest.raises(EngineError, match="returned routed_experts that are no array of NumPy"):
+        with pytest.raises(EngineError, match="returned routed_experts that are not a NumPy array"):
             generate_all(generate, requests[:1])
         generate.close()
     finally:

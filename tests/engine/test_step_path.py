@@ -26,7 +26,7 @@ def moves(model: Any, tokenizer: Any, tokens: int) -> Counter[tuple[str, str]]:
     of another test is a call as well. No other test samples at this temperature: an engine creates the sampling
     parameters that rows share once, and keeps them.
     """
-    found = Counter[tuple[str, str]]()
+    calls = Counter[tuple[str, str]]()
 
     def note(frame: FrameType, event: str, _: object) -> None:
         name, caller = frame.f_code.co_filename, frame.f_back
@@ -35,7 +35,7 @@ def moves(model: Any, tokenizer: Any, tokens: int) -> Counter[tuple[str, str]]:
         while caller is not None and not caller.f_code.co_filename.startswith(PACKAGE):
             caller = caller.f_back
         if caller is not None and caller.f_code.co_filename != name:
-            found[Path(caller.f_code.co_filename).name, Path(name).name] += 1
+            calls[Path(caller.f_code.co_filename).name, Path(name).name] += 1
 
     generate = engine.Transformers(model, tokenizer)
     prompt = np.random.default_rng(0).integers(0, 80, 9, dtype=np.int32)
@@ -49,7 +49,7 @@ def moves(model: Any, tokenizer: Any, tokens: int) -> Counter[tuple[str, str]]:
         threading.setprofile(before)
         gc.enable()
         generate.close()
-    return found
+    return calls
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])

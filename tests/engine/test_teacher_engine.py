@@ -33,9 +33,9 @@ def tiny(seed: int) -> PreTrainedModel:
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[engine.Vllm, PreTrainedModel]]:
     model = tiny(1)
-    made = engine.Vllm(model, TOKENIZER, max_model_len=64, block_size=32, max_num_batched_tokens=64)
-    yield made, model
-    made.close()
+    generate = engine.Vllm(model, TOKENIZER, max_model_len=64, block_size=32, max_num_batched_tokens=64)
+    yield generate, model
+    generate.close()
 
 
 def rollouts(temperature: float = 1.0, length: int = 3) -> Batch:
@@ -59,10 +59,12 @@ def rollouts(temperature: float = 1.0, length: int = 3) -> Batch:
     return forest.freeze()
 
 
-def agrees(found: Batch, expected: Batch) -> None:
-    np.testing.assert_array_equal(found.column("teacher_top_ids", "token"), expected.column("teacher_top_ids", "token"))
+def agrees(result: Batch, expected: Batch) -> None:
+    np.testing.assert_array_equal(
+        result.column("teacher_top_ids", "token"), expected.column("teacher_top_ids", "token")
+    )
     for name in COLUMNS:
-        np.testing.assert_allclose(found.column(name, "token"), expected.column(name, "token"), atol=1e-5)
+        np.testing.assert_allclose(result.column(name, "token"), expected.column(name, "token"), atol=1e-5)
 
 
 @pytest.mark.parametrize("prompts", [None, [[40, 41], [40, 41], [42, 43, 44]]])
@@ -91,13 +93,13 @@ def test_it_follows_the_weights_and_scores_among_requests_that_generate(
     for follows in (other, model):
         generate.update_weights(follows, version=generate.policy_version + 1)
         segments: list[Segment] = []
-        beside = threading.Thread(target=lambda made: made.extend(generate_all(generate, requests)), args=(segments,))
-        beside.start()
+        thread = threading.Thread(target=lambda out: out.extend(generate_all(generate, requests)), args=(segments,))
+        thread.start()
         agrees(
             annotate(batch, "teacher_logprob", teacher, top_k=K),
             annotate(batch, "teacher_logprob", follows, top_k=K),
         )
-        beside.join()
+        thread.join()
         assert [len(each.tokens) for each in segments] == [40] * 4
 
 
@@ -109,9 +111,9 @@ def test_scores_of_two_versions_are_refused(
     begin = generate._begin
 
     def interrupted(newcomers: Any) -> Any:
-        begun = begin(newcomers)
+        result = begin(newcomers)
         generate.abort([*newcomers.values()][-1])  # it does not fit into the first step
-        return begun
+        return result
 
     monkeypatch.setattr(generate, "_begin", interrupted)
     with pytest.raises(EngineError, match="annotate the batch again"):

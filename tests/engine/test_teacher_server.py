@@ -34,7 +34,7 @@ class Answers(BaseHTTPRequestHandler):
     asked: list[list[int]]
     failures = 0
     shift = 0
-    held: int | None = None
+    unanswered_number: int | None = None
     """The number of the sequence that is not answered before `let_go`."""
     arrived: threading.Event
     let_go: threading.Event
@@ -54,20 +54,20 @@ class Answers(BaseHTTPRequestHandler):
             return
         tokens, count = body["prompt"], body["prompt_logprobs"]
         self.asked.append(tokens)
-        if len(self.asked) == self.held:
+        if len(self.asked) == self.unanswered_number:
             self.arrived.set()
             self.let_go.wait(60.0)
             return
         with torch.no_grad():
             logprobs = self.model(input_ids=torch.tensor([tokens])).logits[0].double().log_softmax(-1)
-        said: list[dict[str, Any] | None] = [None]
+        entries: list[dict[str, Any] | None] = [None]
         for row, token in zip(logprobs[:-1], tokens[1:], strict=True):
             top = row.topk(count)
             entry = {str(token): {"logprob": float(row[token]), "rank": int((row >= row[token]).sum())}}
             for rank, (value, place) in enumerate(zip(top.values, top.indices, strict=True), 1):
                 entry[str(int(place))] = {"logprob": float(value), "rank": rank}
-            said.append(entry)
-        self._reply({"choices": [{"prompt_logprobs": said}]})
+            entries.append(entry)
+        self._reply({"choices": [{"prompt_logprobs": entries}]})
 
     def _reply(self, body: object, status: int = 200) -> None:
         text = json.dumps(body).encode()
@@ -83,8 +83,8 @@ class Answers(BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[tuple[str, type[Answers]]]:
     model = tiny_model("qwen3", vocab_size=len(TOKENIZER)).eval()
-    own = {"model": model, "asked": [], "arrived": threading.Event(), "let_go": threading.Event()}
-    handler = type("Handler", (Answers,), own)
+    attributes = {"model": model, "asked": [], "arrived": threading.Event(), "let_go": threading.Event()}
+    handler = type("Handler", (Answers,), attributes)
     http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=http.serve_forever, daemon=True)
     thread.start()
@@ -120,11 +120,13 @@ def test_a_server_answers_as_the_model_does(server: tuple[str, type[Answers]], p
     url, handler = server
     batch = rollouts()
     teacher = TeacherServer(url, top_k=K, tokenizer=TOKENIZER, concurrency=2)
-    found = annotate(batch, "teacher_logprob", teacher, top_k=K, prompts=prompts)
+    result = annotate(batch, "teacher_logprob", teacher, top_k=K, prompts=prompts)
     expected = annotate(batch, "teacher_logprob", handler.model, top_k=K, prompts=prompts)
-    np.testing.assert_array_equal(found.column("teacher_top_ids", "token"), expected.column("teacher_top_ids", "token"))
+    np.testing.assert_array_equal(
+        result.column("teacher_top_ids", "token"), expected.column("teacher_top_ids", "token")
+    )
     for name in ("teacher_logprob", "teacher_top_logprobs"):
-        np.testing.assert_allclose(found.column(name, "token"), expected.column(name, "token"), atol=1e-5)
+        np.testing.assert_allclose(result.column(name, "token"), expected.column(name, "token"), atol=1e-5)
     alone = annotate(batch, "teacher_logprob", TeacherServer(url), prompts=prompts)
     np.testing.assert_allclose(
         alone.column("teacher_logprob", "token"), expected.column("teacher_logprob", "token"), atol=1e-5
@@ -136,21 +138,21 @@ def test_a_stopped_run_requests_only_the_rest(server: tuple[str, type[Answers]],
     batch, folder = rollouts(), tmp_path / "answers"
     first = np.array([True, False, False])
     annotate(batch, "teacher_logprob", TeacherServer(url, top_k=K, folder=folder), top_k=K, draws=first)
-    asked = len(handler.asked)
+    count = len(handler.asked)
     teacher = TeacherServer(url, top_k=K, folder=folder)
-    found = annotate(batch, "teacher_logprob", teacher, top_k=K, max_tokens=9)
+    result = annotate(batch, "teacher_logprob", teacher, top_k=K, max_tokens=9)
     after = len(handler.asked)
     again = annotate(batch, "teacher_logprob", TeacherServer(url, top_k=K, folder=folder), top_k=K, max_tokens=9)
-    assert asked >= 1
+    assert count >= 1
     assert len(handler.asked) == after
     assert not list(folder.glob("*.part"))
     for name in ("teacher_logprob", "teacher_top_ids", "teacher_top_logprobs"):
-        np.testing.assert_array_equal(found.column(name, "token"), again.column(name, "token"))
+        np.testing.assert_array_equal(result.column(name, "token"), again.column(name, "token"))
 
 
 def test_a_run_after_a_kill_repeats_only_unanswered_requests(server: tuple[str, type[Answers]], tmp_path: Path) -> None:
     url, handler = server
-    handler.held = 2
+    handler.unanswered_number = 2
     program = (
         "from agentrl_core import annotate\n"
         "from agentrl_core.engine.teacher_server import TeacherServer\n"
@@ -168,22 +170,22 @@ def test_a_run_after_a_kill_repeats_only_unanswered_requests(server: tuple[str, 
         handler.let_go.set()
     answered, unanswered = (tuple(tokens) for tokens in handler.asked)
     teacher = TeacherServer(url, top_k=K, folder=tmp_path, concurrency=1)
-    found = annotate(rollouts(), "teacher_logprob", teacher, top_k=K)
+    result = annotate(rollouts(), "teacher_logprob", teacher, top_k=K)
     times = Counter(map(tuple, handler.asked))
     assert len(times) > 2
     assert times == {**dict.fromkeys(times, 1), unanswered: 2}
     assert times[answered] == 1
     expected = annotate(rollouts(), "teacher_logprob", handler.model, top_k=K)
     np.testing.assert_allclose(
-        found.column("teacher_logprob", "token"), expected.column("teacher_logprob", "token"), atol=1e-5
+        result.column("teacher_logprob", "token"), expected.column("teacher_logprob", "token"), atol=1e-5
     )
 
 
 def test_a_request_to_a_busy_server_is_retried(server: tuple[str, type[Answers]]) -> None:
     url, handler = server
     handler.failures = 1
-    found = annotate(rollouts(), "teacher_logprob", TeacherServer(url, concurrency=1))
-    assert np.isfinite(found.column("teacher_logprob", "token")).all()
+    result = annotate(rollouts(), "teacher_logprob", TeacherServer(url, concurrency=1))
+    assert np.isfinite(result.column("teacher_logprob", "token")).all()
 
 
 def test_another_tokenizer_is_refused(server: tuple[str, type[Answers]]) -> None:

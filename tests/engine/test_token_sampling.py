@@ -25,10 +25,10 @@ def naive(logits, sampling):
     x = np.asarray(logits, np.float64) / sampling.temperature
     if sampling.by_entropy is not None:
         x /= 1 + sampling.by_entropy.change * sampling.by_entropy.height(np.log(max(entropy(softmax(x)), 1e-8)))
-    kept = np.ones(len(x), bool)
+    mask = np.ones(len(x), bool)
     if 0 < sampling.top_k < len(x):
-        kept &= x >= np.sort(x)[-sampling.top_k]
-    p = np.where(kept, np.exp(x - x[kept].max()), 0)
+        mask &= x >= np.sort(x)[-sampling.top_k]
+    p = np.where(mask, np.exp(x - x[mask].max()), 0)
     p /= p.sum()
     if sampling.top_p < 1:
         order = np.argsort(-p, kind="stable")
@@ -82,8 +82,8 @@ def test_the_temperature_of_a_row_follows_its_entropy():
     sampling = Sampling(temperature=2.0, by_entropy=rule, top=2)
     drawn = sample_tokens(logits, torch.zeros(3, dtype=torch.float64), sampling)
     assert drawn.token.tolist() == [0, 0, 0]
-    wanted = [-np.log(2), -50 / 1.8, -np.log1p(np.exp(2 / 2.0825577))]
-    np.testing.assert_allclose(drawn.logprob, wanted, atol=1e-6)
+    expected = [-np.log(2), -50 / 1.8, -np.log1p(np.exp(2 / 2.0825577))]
+    np.testing.assert_allclose(drawn.logprob, expected, atol=1e-6)
     np.testing.assert_allclose(drawn.entropy, [np.log(2), 0.0, 0.582203], atol=1e-6)
     np.testing.assert_allclose(drawn.top[1][2].exp().sum(), 1.0)
     plain = sample_tokens(logits, torch.zeros(3, dtype=torch.float64), Sampling(temperature=2.0))
@@ -117,8 +117,8 @@ def test_frequencies_are_probabilities():
     uniform = (torch.arange(count, dtype=torch.float64) + 0.5) / count
     sampling = Sampling(temperature=1.5, top_k=3)
     drawn = sample_tokens(logits.expand(count, -1), uniform, sampling)
-    found = torch.bincount(drawn.token, minlength=5) / count
-    np.testing.assert_allclose(found, naive(logits.numpy(), sampling), atol=1e-4)
+    frequencies = torch.bincount(drawn.token, minlength=5) / count
+    np.testing.assert_allclose(frequencies, naive(logits.numpy(), sampling), atol=1e-4)
 
 
 @pytest.mark.parametrize("uniform", [0.0, float(np.nextafter(1, 0))])

@@ -54,15 +54,17 @@ def test_the_temperature_of_each_token_follows_from_its_entropy(make_model, toke
         ids = torch.from_numpy(np.concatenate([request.tokens, segment.tokens]).astype(np.int64))[None]
         with torch.no_grad():
             logits = model(ids).logits[0, len(request.tokens) - 1 : -1].double()
-        for z, token, logprob, said in zip(logits, segment.tokens, segment.logprobs, segment.entropies, strict=True):
+        for z, token, logprob, reported in zip(
+            logits, segment.tokens, segment.logprobs, segment.entropies, strict=True
+        ):
             p = torch.softmax(z / 0.8, -1)
             entropy = float(-(p * p.log()).sum())
-            assert said == pytest.approx(entropy, abs=1e-5)
+            assert reported == pytest.approx(entropy, abs=1e-5)
             e = np.log(max(entropy, 1e-8))
             h = min((e - zero) / rule.above, 1.0) if e > zero else max((e - zero) / rule.below, -1.0)
             heights.append(h)
-            wanted = torch.log_softmax(z / (0.8 * (1 + 0.3 * h)), -1)[token]
-            assert logprob == pytest.approx(float(wanted), abs=1e-5)
+            expected = torch.log_softmax(z / (0.8 * (1 + 0.3 * h)), -1)[token]
+            assert logprob == pytest.approx(float(expected), abs=1e-5)
     assert min(heights) < -0.5, "sure"
     assert max(heights) > 0.1, "and unsure"
     alone = generate_all(generate, others)
@@ -204,9 +206,11 @@ def test_sliding_window_layers_match_a_forward_pass_of_the_model(family, make_mo
     first = [Request(np.append(begin[: 80 - seed % 2], seed).astype(np.int32), seed, sampling) for seed in range(6)]
     first += ragged_requests(generate.vocabulary_size, sampling)
     segments = generate_all(generate, first)
-    turns = [np.concatenate([one.tokens, said.tokens, begin[:5]]) for one, said in zip(first, segments, strict=True)]
+    turns = [
+        np.concatenate([turn.tokens, reply.tokens, begin[:5]]) for turn, reply in zip(first, segments, strict=True)
+    ]
     later = [Request(tokens, 50 + place, sampling) for place, tokens in enumerate(turns)]
-    assert all(said.cached_tokens > 0 for said in generate_all(generate, later)), "continued from the cache"
+    assert all(reply.cached_tokens > 0 for reply in generate_all(generate, later)), "continued from the cache"
     for request, segment in zip(first + later, segments + generate_all(generate, later), strict=True):
         np.testing.assert_allclose(segment.logprobs, own_words(model, request, segment, sampling)[0], atol=1e-5)
 

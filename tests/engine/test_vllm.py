@@ -27,12 +27,12 @@ def policy(make_model):
 @pytest.fixture(scope="module")
 def generate(policy, tokenizer):
     # Blocks small enough that prefixes are cached, and steps small enough that not all prompts fit into one.
-    made = engine.Vllm(policy, tokenizer, max_model_len=128, block_size=32, max_num_batched_tokens=128)
-    yield made
-    made.close()
-    made.close()
+    vllm_engine = engine.Vllm(policy, tokenizer, max_model_len=128, block_size=32, max_num_batched_tokens=128)
+    yield vllm_engine
+    vllm_engine.close()
+    vllm_engine.close()
     with pytest.raises(InvalidInputError, match="closed"):
-        generate_all(made, [Request(np.array([1], np.int32), 0, Sampling())])
+        generate_all(vllm_engine, [Request(np.array([1], np.int32), 0, Sampling())])
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_weights_that_do_not_fit_leave_the_engine_as_it_is(generate, make_model,
     import torch
 
     class Wrapper(torch.nn.Module):
-        def __init__(self, held, name):
+        def __init__(self, module, name):
             super().__init__()
-            setattr(self, name, held)
+            setattr(self, name, module)
 
     sampling, version = Sampling(max_tokens=6), generate.policy_version
     broken = make_model("qwen3", tie_word_embeddings=True, seed=1)
@@ -138,13 +138,13 @@ def test_top_tokens_are_reported_for_each_request_of_a_mixed_batch(generate, pol
         ids = torch.from_numpy(np.concatenate([prompt, segment.tokens]).astype(np.int64))[None]
         with torch.no_grad():
             x = policy(ids).logits[0, len(prompt) - 1 : -1].double() / (sampling.temperature or 1.0)
-        kept = sampling.top_k or sampling.top
-        values, tokens = x.topk(kept)
-        whole = torch.logsumexp(values if sampling.top_k else x, -1, keepdim=True)
+        count = sampling.top_k or sampling.top
+        values, tokens = x.topk(count)
+        normalizer = torch.logsumexp(values if sampling.top_k else x, -1, keepdim=True)
         assert segment.top.tokens.shape == segment.top.logprobs.shape == (6, sampling.top)
-        assert segment.top.tokens[:, :kept].tolist() == tokens.tolist()
-        np.testing.assert_allclose(segment.top.logprobs[:, :kept], values - whole, atol=1e-5)
-        assert np.isneginf(segment.top.logprobs[:, kept:]).all()
+        assert segment.top.tokens[:, :count].tolist() == tokens.tolist()
+        np.testing.assert_allclose(segment.top.logprobs[:, :count], values - normalizer, atol=1e-5)
+        assert np.isneginf(segment.top.logprobs[:, count:]).all()
     assert segments[0].tokens.tolist() == segments[0].top.tokens[:, 0].tolist()
 
 
@@ -178,11 +178,11 @@ def test_requests_join_a_running_batch_and_aborted_ones_keep_their_tokens(genera
     assert segments[0].finish_reason == "abort"
     assert 7 <= len(segments[0].tokens) < 60
     assert all(segment.policy_version == version for segment in segments)
-    for segment, whole in zip(segments, alone, strict=True):
+    for segment, undisturbed in zip(segments, alone, strict=True):
         count = len(segment.tokens)
-        assert segment.tokens.tolist() == whole.tokens[:count].tolist()
-        np.testing.assert_allclose(segment.logprobs, whole.logprobs[:count], atol=1e-5)
-        np.testing.assert_allclose(segment.entropies, whole.entropies[:count], atol=1e-5)
+        assert segment.tokens.tolist() == undisturbed.tokens[:count].tolist()
+        np.testing.assert_allclose(segment.logprobs, undisturbed.logprobs[:count], atol=1e-5)
+        np.testing.assert_allclose(segment.entropies, undisturbed.entropies[:count], atol=1e-5)
     assert segments[-1].finish_reason == "abort"
     assert not generate._requests
     generate.update_weights(policy, version + 2)

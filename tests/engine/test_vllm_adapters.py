@@ -26,9 +26,9 @@ SAMPLING = Sampling(temperature=0.7, max_tokens=6)
 @pytest.fixture(scope="module")
 def generate(make_model, tokenizer):
     policy = adapted(make_model, "all")  # saved with its adapters merged
-    made = engine.Vllm(policy, tokenizer, max_model_len=128, block_size=32, enable_lora=True, max_lora_rank=8)
-    yield made
-    made.close()
+    vllm_engine = engine.Vllm(policy, tokenizer, max_model_len=128, block_size=32, enable_lora=True, max_lora_rank=8)
+    yield vllm_engine
+    vllm_engine.close()
 
 
 def replaced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -37,9 +37,9 @@ def replaced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     calls: list[str] = []
 
-    def counted(worker: Any, *given: Any, **options: Any) -> None:
+    def counted(worker: Any, *arguments: Any, **options: Any) -> None:
         calls.append("whole")
-        vllm_worker.replace_weights(worker, *given, **options)
+        vllm_worker.replace_weights(worker, *arguments, **options)
 
     monkeypatch.setattr(vllm, "replace_weights", counted)
     return calls
@@ -113,8 +113,8 @@ def test_servers_take_adapters_beside_a_whole_checkpoint(
             check(generate, policy, own_words, SAMPLING, version=version)
             folders.append({path.name for path in (tmp_path / "weights").iterdir()})
             shaken(policy, 0.03)
-        [kept] = {name for name in folders[0] if name.startswith("base-1-")}
-        assert folders == [{kept, "version-1"}, {kept, "version-2"}], "the base weights are not written again"
+        [base_name] = {name for name in folders[0] if name.startswith("base-1-")}
+        assert folders == [{base_name, "version-1"}, {base_name, "version-2"}], "the base weights are not written again"
         assert {path.name for path in (tmp_path / "weights" / "version-2").iterdir()} == {
             "adapter_config.json",
             "adapter_model.safetensors",

@@ -40,9 +40,9 @@ def make(request):
 
 @pytest.fixture(scope="module")
 def generate(make):
-    made = engine.Vllm(*make(), max_model_len=512)
-    yield made
-    made.close()
+    vllm_engine = engine.Vllm(*make(), max_model_len=512)
+    yield vllm_engine
+    vllm_engine.close()
 
 
 def test_vllm_shows_images_as_the_model_does(make, generate):
@@ -72,9 +72,9 @@ def test_vllm_shows_images_as_the_model_does(make, generate):
         replace(requests[0], images=()),
         replace(requests[0], images=(wide,)),
     ]
-    found = outcomes(generate, [requests[0], *wrong])
-    assert found[0].tokens.tolist() == segments[0].tokens.tolist()
-    for error in found[1:]:
+    results = outcomes(generate, [requests[0], *wrong])
+    assert results[0].tokens.tolist() == segments[0].tokens.tolist()
+    for error in results[1:]:
         assert isinstance(error, InvalidInputError)
     # New weights of the vision tower: no feature of the old ones is left.
     moved, _ = make(seed=1)
@@ -127,7 +127,7 @@ def test_a_server_shows_images_as_the_model_does(tmp_path):
                 model, _ = wide("smolvlm", seed=1)
                 generate.update_weights(model, version=1)
         wrong = [replace(requests[0], images=images) for images in ((one, one), (), (large,))]
-        found = outcomes(generate, [requests[0], *wrong])
-        assert len(found[0].tokens) == 6
-        assert all(isinstance(error, InvalidInputError) for error in found[1:])
+        results = outcomes(generate, [requests[0], *wrong])
+        assert len(results[0].tokens) == 6
+        assert all(isinstance(error, InvalidInputError) for error in results[1:])
         generate.close()

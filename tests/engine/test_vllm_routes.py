@@ -62,9 +62,9 @@ def tiny(family: str, seed: int = 3, **options: Any) -> Any:
 def served(request: pytest.FixtureRequest, tokenizer: Any) -> Iterator[tuple[Any, Any, str]]:
     model = tiny(request.param)
     options: dict[str, Any] = {"max_model_len": 128, "block_size": 32, "max_num_batched_tokens": 256}
-    made = engine.Vllm(model, tokenizer, max_num_seqs=16, enable_return_routed_experts=True, **options)
-    yield made, model, request.param
-    made.close()
+    vllm_engine = engine.Vllm(model, tokenizer, max_num_seqs=16, enable_return_routed_experts=True, **options)
+    yield vllm_engine, model, request.param
+    vllm_engine.close()
 
 
 def as_sets(experts: Any) -> list[list[list[int]]]:
@@ -84,8 +84,8 @@ def of_experts(experts: Any, family: str) -> Any:
 def check_experts(model: Any, family: str, prompt: Any, segment: Segment) -> None:
     assert segment.routed_experts is not None
     assert segment.routed_experts.dtype == np.uint8
-    read = np.concatenate([prompt, segment.tokens]).astype(np.int32)[:-1]
-    assert as_sets(of_experts(segment.routed_experts, family)) == as_sets(chosen_experts(model, read))
+    inputs = np.concatenate([prompt, segment.tokens]).astype(np.int32)[:-1]
+    assert as_sets(of_experts(segment.routed_experts, family)) == as_sets(chosen_experts(model, inputs))
 
 
 @is_inside
@@ -137,12 +137,12 @@ def test_an_aborted_segment_has_the_experts_of_the_tokens_it_read(served: tuple[
 
     generate._step = counted
     try:
-        aborted, whole = generate_all(generate, requests)
+        aborted, completed = generate_all(generate, requests)
     finally:
         del generate._step
-    assert (aborted.finish_reason, whole.finish_reason) == ("abort", "length")
-    assert 5 < len(aborted.tokens) < 40 == len(whole.tokens)
-    for segment in (aborted, whole):
+    assert (aborted.finish_reason, completed.finish_reason) == ("abort", "length")
+    assert 5 < len(aborted.tokens) < 40 == len(completed.tokens)
+    for segment in (aborted, completed):
         check_experts(model, family, requests[0].tokens, segment)
 
 
@@ -166,15 +166,15 @@ def test_every_token_that_training_reads_has_its_experts(program: Any, served: t
     known = batch.column("routed_experts.known", "node_token") != 0
     experts = batch.column("routed_experts", "node_token")
     plan = batch.plan(np.arange(batch.num_draws), 10_000)
-    found = 0
+    count = 0
     for index in range(len(plan)):
         stored, planned = plan.row_tokens(index), plan[index]
         assert known[stored].all(), "each token that is read was read by the engine"
         for begin, end in zip(planned.cu_seqlens, planned.cu_seqlens[1:], strict=False):
-            own = chosen_experts(model, planned.input_ids[begin:end].astype(np.int32))
-            assert as_sets(of_experts(experts[stored[begin:end]], family)) == as_sets(own)
-            found += 1
-    assert found >= batch.num_draws
+            expected = chosen_experts(model, planned.input_ids[begin:end].astype(np.int32))
+            assert as_sets(of_experts(experts[stored[begin:end]], family)) == as_sets(expected)
+            count += 1
+    assert count >= batch.num_draws
 
 
 @is_inside
@@ -201,14 +201,14 @@ def test_with_replay_a_trainer_in_bf16_is_closer_to_vllm(served: tuple[Any, Any,
     batch = recipes.GRPO.credit(forest.freeze())
     trainer = tiny(family, scale=4.0).to(torch.bfloat16)
     (update,) = recipes.GRPO.updates(batch)
-    away = []
+    differences = []
     for replay in (False, True):
-        found = np.zeros(len(batch.column("token", "token")), np.float32)
+        logprobs = np.zeros(len(batch.column("token", "token")), np.float32)
         with torch.no_grad():
             for pack in update.pack(max_tokens=4096, layout="sequence", replay_routes=replay):
-                pack.to_tokens(pack.run(trainer).logprob, found)
-        away.append(float(np.abs(found - batch.column("behaviour_logprob", "token")).mean()))
-    assert 0 < away[1] < (1.0 if family == "dense_layer" else 0.9) * away[0], away
+                pack.to_tokens(pack.run(trainer).logprob, logprobs)
+        differences.append(float(np.abs(logprobs - batch.column("behaviour_logprob", "token")).mean()))
+    assert 0 < differences[1] < (1.0 if family == "dense_layer" else 0.9) * differences[0], differences
 
 
 @is_inside

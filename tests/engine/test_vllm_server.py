@@ -48,12 +48,12 @@ def server(saved):
 
 @pytest.fixture(scope="module")
 def generate(server, tokenizer, saved):
-    made = engine.VllmServer(server.url, tokenizer, folder=saved.parent / "weights", seconds=600.0)
-    yield made
-    made.close()
-    made.close()
+    vllm_engine = engine.VllmServer(server.url, tokenizer, folder=saved.parent / "weights", seconds=600.0)
+    yield vllm_engine
+    vllm_engine.close()
+    vllm_engine.close()
     with pytest.raises(InvalidInputError, match="closed"):
-        generate_all(made, [Request(np.array([1], np.int32), 0, Sampling())])
+        generate_all(vllm_engine, [Request(np.array([1], np.int32), 0, Sampling())])
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_top_tokens_are_sorted_and_may_have_logprobs_of_minus_infinity(generate,
         ids = torch.from_numpy(np.concatenate([prompt, segment.tokens]).astype(np.int64))[None]
         with torch.no_grad():
             x = policy(ids).logits[0, len(prompt) - 1 : -1].double() / (sampling.temperature or 1.0)
-        kept = sampling.top_k or sampling.top
-        values, tokens = x.topk(kept)
-        whole = torch.logsumexp(values if sampling.top_k else x, -1, keepdim=True)
+        count = sampling.top_k or sampling.top
+        values, tokens = x.topk(count)
+        normalizer = torch.logsumexp(values if sampling.top_k else x, -1, keepdim=True)
         assert segment.top.tokens.shape == segment.top.logprobs.shape == (6, sampling.top)
-        assert segment.top.tokens[:, :kept].tolist() == tokens.tolist()
-        np.testing.assert_allclose(segment.top.logprobs[:, :kept], values - whole, atol=1e-5)
-        assert np.isneginf(segment.top.logprobs[:, kept:]).all()
+        assert segment.top.tokens[:, :count].tolist() == tokens.tolist()
+        np.testing.assert_allclose(segment.top.logprobs[:, :count], values - normalizer, atol=1e-5)
+        assert np.isneginf(segment.top.logprobs[:, count:]).all()
     assert not segments[0].logprobs.any()
     assert not set(segments[2].tokens.tolist()) <= set(segments[2].top.tokens.ravel().tolist())
 
@@ -134,7 +134,7 @@ def test_a_fork_reuses_the_blocks_that_its_origin_left(generate):
 def test_aborted_requests_return_the_tokens_generated_so_far(generate):
     sampling = Sampling(max_tokens=100)
     requests = [Request(np.array([5, 6, number], np.int32), number, sampling) for number in range(4)]
-    whole = generate_all(generate, requests)
+    undisturbed = generate_all(generate, requests)
 
     async def run(seconds):
         tasks = [asyncio.create_task(generate.generate(request)) for request in requests]
@@ -153,7 +153,7 @@ def test_aborted_requests_return_the_tokens_generated_so_far(generate):
         segments = asyncio.run(run(seconds))
         length = len(segments[0].tokens)
         seconds *= 2.0 if length == 0 else 0.6
-        for number, (segment, other) in enumerate(zip(segments, whole, strict=True)):
+        for number, (segment, other) in enumerate(zip(segments, undisturbed, strict=True)):
             count = len(segment.tokens)
             assert (segment.finish_reason == "abort") == (count < 100)
             assert number == 0 or count == 100
@@ -167,17 +167,17 @@ def test_closing_takes_back_an_abort_that_is_still_on_its_way(server, tokenizer)
     address = urllib.parse.urlsplit(server.url)
 
     async def run():
-        asked, held = asyncio.Event(), asyncio.Event()
+        request_sent, abort_dropped = asyncio.Event(), asyncio.Event()
 
         async def copied(source, sink):
             while data := await source.read(1 << 16):
                 if b"/abort_requests" in data:
-                    held.set()
+                    abort_dropped.set()
                     await source.read()  # all data until the engine closes the connection
                     break
                 sink.write(data)
                 if b'"max_tokens":100' in data:
-                    asked.set()
+                    request_sent.set()
             sink.close()
 
         relays = set()
@@ -190,16 +190,16 @@ def test_closing_takes_back_an_abort_that_is_still_on_its_way(server, tokenizer)
 
         door = await asyncio.start_server(relay, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{door.sockets[0].getsockname()[1]}"
-        made = await asyncio.to_thread(engine.VllmServer, url, tokenizer, seconds=600.0)
+        client = await asyncio.to_thread(engine.VllmServer, url, tokenizer, seconds=600.0)
         request = Request(np.array([5, 6, 7], np.int32), 0, Sampling(max_tokens=100))
-        answer = asyncio.create_task(made.generate(request))
-        await asked.wait()
-        made.abort(request)
-        await held.wait()
+        answer = asyncio.create_task(client.generate(request))
+        await request_sent.wait()
+        client.abort(request)
+        await abort_dropped.wait()
         segment = await answer
         assert (segment.finish_reason, len(segment.tokens)) == ("length", 100)
-        await asyncio.to_thread(made.close)
-        assert not asyncio.all_tasks(made._loop)
+        await asyncio.to_thread(client.close)
+        assert not asyncio.all_tasks(client._loop)
         door.close()
         await asyncio.gather(*relays)  # the engine has closed its connections
 
@@ -259,28 +259,28 @@ def test_a_weight_update_aborts_running_requests_and_applies_to_later_ones(gener
         segments = [[] for _ in long]
         update = asyncio.create_task(asyncio.to_thread(generate.update_weights, models[version % 2], version))
 
-        async def again_and_again(request, said):
-            while not update.done() or (update.exception() is None and said[-1].policy_version != version):
-                said.append(await generate.generate(request))
+        async def again_and_again(request, generated):
+            while not update.done() or (update.exception() is None and generated[-1].policy_version != version):
+                generated.append(await generate.generate(request))
 
         await asyncio.gather(*map(again_and_again, long, segments))
         await update
         return segments
 
     for version in range(1, 21):  # if the machine pauses for a moment, all are complete before the update
-        whole = generate_all(generate, long)
+        undisturbed = generate_all(generate, long)
         segments = asyncio.run(run(version))
-        reasons = {(one.policy_version, one.finish_reason) for said in segments for one in said}
+        reasons = {(one.policy_version, one.finish_reason) for generated in segments for one in generated}
         last = version - 1
         assert {(version, "length")} <= reasons <= {(last, "abort"), (last, "length"), (version, "length")}
-        for request, said, before in zip(long, segments, whole, strict=True):
-            for segment in said:
+        for request, generated, before in zip(long, segments, undisturbed, strict=True):
+            for segment in generated:
                 if segment.policy_version == last:
                     assert segment.tokens.tolist() == before.tokens[: len(segment.tokens)].tolist()
                     assert (segment.finish_reason == "abort") == (len(segment.tokens) < 100)
-            logprobs = own_words(models[version % 2], request, said[-1], request.sampling, top=10)[0]
-            np.testing.assert_allclose(said[-1].logprobs, logprobs, atol=1e-5)
-            versions = [segment.policy_version for segment in said]
+            logprobs = own_words(models[version % 2], request, generated[-1], request.sampling, top=10)[0]
+            np.testing.assert_allclose(generated[-1].logprobs, logprobs, atol=1e-5)
+            versions = [segment.policy_version for segment in generated]
             assert versions == sorted(versions)
         if (last, "abort") in reasons:
             break
@@ -300,7 +300,7 @@ def test_weights_loaded_by_another_client_are_rejected(generate, server, tokeniz
     assert stranger.policy_version == version, "as the server says"
     stranger.update_weights(policy, version + 5)
     stranger.close()
-    with pytest.raises(EngineError, match=f"no server has weights of version {version}, but .*{version + 5}"):
+    with pytest.raises(EngineError, match=f"no server has weights of version {version} .*{version + 5}"):
         generate_all(generate, [request])
     generate.update_weights(policy, version + 6)
     assert generate_all(generate, [request])[0].policy_version == version + 6
@@ -346,7 +346,7 @@ def test_the_trainer_of_the_page_runs_beside_a_server(generate, server, policy, 
     generate.update_weights(policy, 0)
     (tmp_path / "weights").mkdir()
     (tmp_path / "trainer.py").write_text(block("engines", "python"))
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "trainer.py", str(saved), "weights", "runs/served", server.url],
         cwd=tmp_path,
         env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
@@ -354,7 +354,7 @@ def test_the_trainer_of_the_page_runs_beside_a_server(generate, server, policy, 
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert completed.returncode == 0, completed.stderr[-4000:]
     assert [path.name for path in (tmp_path / "weights").iterdir()] == ["version-3"]
     with Store.open(tmp_path / "runs" / "served", read_only=True) as store:
         assert store.iteration == 3
@@ -387,7 +387,7 @@ def test_a_dead_server_is_skipped_and_a_misconfigured_restart_is_rejected(saved,
     half = engine.VllmServer([server.url, "http://127.0.0.1:9"], tokenizer)
     assert half.context_tokens == 128
     half.close()
-    with pytest.raises(UnsupportedError, match="takes no tokens"):
+    with pytest.raises(UnsupportedError, match="does not accept token ids"):
         engine.VllmServer(f"{server.url}/elsewhere", tokenizer)
     request = Request(np.array([5, 6], np.int32), 0, Sampling(max_tokens=4), "of the lost")
     urls = [server.url, server.url]
@@ -419,7 +419,7 @@ def test_a_dead_server_is_skipped_and_a_misconfigured_restart_is_rejected(saved,
     with pytest.raises(EngineError, match="does not answer"):
         both.update_weights(policy, 52)
     with serving(saved, saved.parent / "log again", "--enable-scale-out", port=int(server.url.rpartition(":")[2])):
-        with pytest.raises(EngineError, match=r"no server has weights of version 51, but .*: -1"):
+        with pytest.raises(EngineError, match=r"no server has weights of version 51 .*: -1"):
             generate_all(both, [request])
         with pytest.raises(UnsupportedError, match=r"worker-extension-cls agentrl_core\.engine\.vllm_worker"):
             both.update_weights(policy, 53)

@@ -20,9 +20,9 @@ from agentrl_core.exceptions import EngineError, InvalidInputError, UnsupportedE
 class Wrapper(nn.Module):
     """Names under data parallelism and torch.compile."""
 
-    def __init__(self, held: nn.Module, name: str) -> None:
+    def __init__(self, module: nn.Module, name: str) -> None:
         super().__init__()
-        setattr(self, name, held)
+        setattr(self, name, module)
 
 
 def tokens_of(generate: engine.Transformers) -> list[int]:
@@ -48,13 +48,13 @@ def test_names_lose_the_prefixes_of_wrappers(name: str, plain: str) -> None:
 def test_a_wrapped_policy_is_taken(names: list[str], make_model, tokenizer) -> None:
     policy = make_model("qwen3", seed=1)
     generate = engine.Transformers(make_model("qwen3"), tokenizer, copy=True)
-    wanted = tokens_of(engine.Transformers(policy, tokenizer))
-    assert tokens_of(generate) != wanted
+    expected = tokens_of(engine.Transformers(policy, tokenizer))
+    assert tokens_of(generate) != expected
     model = policy
     for name in names:
         model = Wrapper(model, name)
     generate.update_weights(model, version=1)
-    assert (tokens_of(generate), generate.policy_version) == (wanted, 1)
+    assert (tokens_of(generate), generate.policy_version) == (expected, 1)
 
 
 def test_compiled_and_checkpointed_layers_are_taken(make_model, tokenizer) -> None:
@@ -95,7 +95,7 @@ def with_nan(model: nn.Module) -> nn.Module:
 def test_weights_that_do_not_fit_change_nothing(make_model, tokenizer) -> None:
     generate = engine.Transformers(make_model("qwen3"), tokenizer, copy=True)
     before = {name: tensor.clone() for name, tensor in generate.model.state_dict().items()}
-    said = tokens_of(generate)
+    tokens = tokens_of(generate)
     wrong = {
         "does not fit .* lacks 'model.layers": make_model("llama", seed=1),
         "has shape .*, and the engine's has": make_model("qwen3", seed=1, intermediate_size=128),
@@ -107,7 +107,7 @@ def test_weights_that_do_not_fit_change_nothing(make_model, tokenizer) -> None:
         with pytest.raises(InvalidInputError, match=rf"update_weights: .*{message}.*nothing was changed"):
             generate.update_weights(model, version=5)
         assert generate.policy_version == 0
-        assert tokens_of(generate) == said
+        assert tokens_of(generate) == tokens
         assert all(torch.equal(tensor, before[name]) for name, tensor in generate.model.state_dict().items())
     for version in (-1, 1.5, None, True):
         with pytest.raises(InvalidInputError, match=r"update_weights: version is .*; give a whole number"):
@@ -116,7 +116,7 @@ def test_weights_that_do_not_fit_change_nothing(make_model, tokenizer) -> None:
 
 def test_a_failed_weight_update_is_an_engine_error(make_model, tokenizer, monkeypatch) -> None:
     generate = engine.Transformers(make_model("qwen3"), tokenizer, copy=True)
-    said, full_tensor, reads = tokens_of(generate), policy_weights.full_tensor, []
+    tokens, full_tensor, reads = tokens_of(generate), policy_weights.full_tensor, []
 
     def breaks_off(tensor: torch.Tensor, allowed: int) -> torch.Tensor:
         reads.append(tensor)
@@ -129,7 +129,7 @@ def test_a_failed_weight_update_is_an_engine_error(make_model, tokenizer, monkey
     monkeypatch.setattr(policy_weights, "full_tensor", lambda tensor: breaks_off(tensor, count))
     with pytest.raises(EngineError, match=r"could not load the weights \(ZeroDivisionError.*version is still 0"):
         generate.update_weights(other, version=1)
-    assert tokens_of(generate) == said
+    assert tokens_of(generate) == tokens
     reads.clear()
     monkeypatch.setattr(policy_weights, "full_tensor", lambda tensor: breaks_off(tensor, count + 3))
     with pytest.raises(

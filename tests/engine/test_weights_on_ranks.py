@@ -29,7 +29,7 @@ SLOW = [
 
 
 def report(mode: str) -> Any:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, PROGRAM, mode],
         capture_output=True,
         text=True,
@@ -37,16 +37,16 @@ def report(mode: str) -> Any:
         timeout=1200,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout[done.stdout.index("{") :])[mode]
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout[completed.stdout.index("{") :])[mode]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fsdp2", *SLOW])
 def test_the_engine_of_rank_0_has_the_weights_of_all_ranks(mode: str) -> None:
-    found = report(mode)
-    assert all(isinstance(each, dict) for each in found), found
-    first, second = found
+    results = report(mode)
+    assert all(isinstance(each, dict) for each in results), results
+    first, second = results
     assert first["difference"] < 1e-5
     assert first["version"] == 1
     assert first["unchanged"]
@@ -68,18 +68,18 @@ def test_the_engine_of_rank_0_has_the_weights_of_all_ranks(mode: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fsdp2-alone", "fsdp2-state-alone"])
 def test_the_engine_has_the_weights_of_an_only_rank(mode: str) -> None:
-    [found] = report(mode)
-    assert isinstance(found, dict), found
-    assert found["difference"] < 1e-5
-    assert found["unchanged"]
+    [result] = report(mode)
+    assert isinstance(result, dict), result
+    assert result["difference"] < 1e-5
+    assert result["unchanged"]
 
 
 @pytest.mark.slow
 def test_sharded_weights_are_never_whole_at_once() -> None:
-    found = report("memory")
-    for rank in found:
+    results = report("memory")
+    for rank in results:
         assert rank["whole"] > 0.5 * rank["bytes"], "all at once need this much, so the measure works"
-        assert rank["peak"] < 0.15 * rank["bytes"], found
+        assert rank["peak"] < 0.15 * rank["bytes"], results
 
 
 def test_weights_are_not_sent_by_the_rank_of_the_engine() -> None:

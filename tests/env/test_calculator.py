@@ -64,14 +64,14 @@ def test_expressions_agree_with_pythons_integers(text):
         expected = ToolReply("division by zero", error=True)
     except InexactError:
         expected = ToolReply("not an integer", error=True)
-    found = large(text)
-    if found.text == "too deep":
+    reply = large(text)
+    if reply.text == "too deep":
         assert text.count("(") > 10
     elif expected.error:
-        assert found.error, "which error comes first depends on the order of evaluation"
-        assert found.text in {"division by zero", "not an integer"}
+        assert reply.error, "which error comes first depends on the order of evaluation"
+        assert reply.text in {"division by zero", "not an integer"}
     else:
-        assert found == expected
+        assert reply == expected
 
 
 @given(st.one_of(st.text(max_size=60), st.text("0123456789+-*/(),lcmgd .e_", max_size=60)))

@@ -88,7 +88,7 @@ def test_a_replay_gives_the_same_reasons() -> None:
 
 
 def test_agents_of_one_episode_get_reasons_too() -> None:
-    seen: list[str] = []
+    reasons: list[str] = []
 
     class Both:
         observations: Mapping[str, str] = {"a": "begin", "b": "begin"}
@@ -101,7 +101,7 @@ def test_agents_of_one_episode_get_reasons_too() -> None:
 
         def step(self, actions: Mapping[str, str]) -> dict[str, StepResult]:
             self.over = True
-            seen.extend(action.finish_reason for action in actions.values())  # type: ignore[attr-defined]
+            reasons.extend(action.finish_reason for action in actions.values())  # type: ignore[attr-defined]
             return {name: StepResult(reward=1.0, terminated=True, flags=StepFlag.FORMAT_ERROR) for name in actions}
 
         def state_key(self) -> bytes:
@@ -112,7 +112,7 @@ def test_agents_of_one_episode_get_reasons_too() -> None:
     batch = arl.Collector(
         world, world, recipes.GRPO.replace(rollout=SelfPlay(agents=("a", "b"))), sampling=CUT, task_pool=1
     )(tasks=1, group_size=1)
-    assert seen == ["length", "length"]
+    assert reasons == ["length", "length"]
     assert not batch.column("flags", "step").any()
 
 
@@ -125,9 +125,9 @@ def test_a_tool_call_cut_by_the_token_limit_is_not_a_format_error() -> None:
     world = tools()
     call = '<tool_call>{"name": "calculator", "arguments": {"expression": "73+15"}}'
     [task] = world.tasks(1)
-    whole, cut = (world.reset(task, 0).step(Action(call, reason)) for reason in ("stop", "length"))
-    assert (whole.flags, cut.flags) == (StepFlag.FORMAT_ERROR, 0)
-    assert cut.observation == [
+    complete, truncated = (world.reset(task, 0).step(Action(call, reason)) for reason in ("stop", "length"))
+    assert (complete.flags, truncated.flags) == (StepFlag.FORMAT_ERROR, 0)
+    assert truncated.observation == [
         {"role": "tool", "content": "the action was cut at the limit of its tokens; call the tool again, in fewer"}
     ]
     both = world.reset(task, 0).step(Action(f"{call}</tool_call>{call[:20]}", "length"))

@@ -37,8 +37,8 @@ def test_described_objects_are_at_their_described_places():
             column, row = (
                 world.agent_pos[axis] + forward * world.dir_vec[axis] + across * right[axis] for axis in (0, 1)
             )
-            found = world.grid.get(column, row)
-            assert f"{found.color} {found.type}" == thing
+            cell = world.grid.get(column, row)
+            assert f"{cell.color} {cell.type}" == thing
             named += 1
     assert named > 30
 
@@ -114,7 +114,7 @@ def test_images_keep_the_protocol():
 
 def test_an_image_shows_the_ball_at_the_place_in_the_text():
     """A red ball is red at its described place, and nowhere else if it is not visible."""
-    seen = 0
+    count = 0
     for task in env.MiniGrid("BabyAI-GoToRedBallGrey-v0").tasks(12):
         text = env.MiniGrid("BabyAI-GoToRedBallGrey-v0").reset(task, 0).observation
         message = env.MiniGrid("BabyAI-GoToRedBallGrey-v0", observation="image").reset(task, 0).observation
@@ -130,8 +130,8 @@ def test_an_image_shows_the_ball_at_the_place_in_the_text():
             rows, columns = np.nonzero(red)
             ahead, aside = int(place[1] or 0), int(place[2] or 0) * (1 if place[3] == "right" else -1)
             assert (set(rows // 8), set(columns // 8)) == ({6 - ahead}, {3 + aside})
-            seen += 1
-    assert seen > 3
+            count += 1
+    assert count > 3
 
 
 def test_an_image_moves_with_the_agent():

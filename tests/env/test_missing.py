@@ -31,8 +31,8 @@ try:
 except MissingDependencyError as error:
     print(error)
 """
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert re.fullmatch(rf"\w+ needs the package [\w-]+: pip install 'agentrl-core\[{extra}\]'\n", told)
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert re.fullmatch(rf"\w+ needs the package [\w-]+: pip install 'agentrl-core\[{extra}\]'\n", output)
 
 
 def test_java_is_named_too():
@@ -46,5 +46,5 @@ try:
 except ImportError as error:
     print(type(error).__name__, error)
 """
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert told.startswith("MissingDependencyError ScienceWorld needs Java, version 8 or newer")
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert output.startswith("MissingDependencyError ScienceWorld needs Java, version 8 or newer")

@@ -125,14 +125,14 @@ def test_snapshots_are_restored():
 
 
 def test_actions_may_be_a_function():
-    seen = []
+    calls = []
 
     def actions(task, number, observation):
-        seen.append((task.task_id, number, observation))
+        calls.append((task.task_id, number, observation))
         return "go"
 
     env.check(World(), tasks=1, actions=actions)
-    assert seen == [("train 0", 0, "begin train 0 with 0"), ("train 0", 1, "1: go"), ("train 0", 2, "2: go")]
+    assert calls == [("train 0", 0, "begin train 0 with 0"), ("train 0", 1, "1: go"), ("train 0", 2, "2: go")]
 
 
 def test_hints_report_what_was_not_checked():
@@ -147,11 +147,15 @@ def test_hints_report_what_was_not_checked():
                 return StepResult(f"{len(self.actions)}", facts={"count": 1.0})
 
     hints = "\n".join(env.check(Endless()).hints)
-    for part in ("tasks(split='held_out') raises ValueError: only training", "'last' was not said", "no episode ended"):
+    for part in (
+        "tasks(split='held_out') raises ValueError: only training",
+        "'last' was not returned",
+        "no episode ended",
+    ):
         assert part in hints
     unlike = World()
     unlike.replayable = False
-    assert "nothing was played a second time" in env.check(unlike).hints[0]
+    assert "no episode was replayed" in env.check(unlike).hints[0]
 
 
 def broken(**parts):
@@ -165,8 +169,8 @@ def outcomes(**fields):
     """Return episodes with other outcomes."""
 
     def outcome(self, action):
-        made = Episode.outcome(self, action)
-        return StepResult(**{**vars(made), **fields})
+        result = Episode.outcome(self, action)
+        return StepResult(**{**vars(result), **fields})
 
     return broken(episode_outcome=outcome)
 
@@ -271,21 +275,21 @@ BROKEN = {
     "'my count' has a name that is not an identifier": broken(facts={**World.facts, "my count": ExtraColumn("step")}),
     "fact 'count' is 'step'; give ExtraColumn": broken(facts={**World.facts, "count": "step"}),
     # tasks
-    r"tasks\(3\) gives <list_iterator.*; give a list or sequence of Task": broken(
+    r"tasks\(3\) returned <list_iterator.*; return a list or sequence of Task": broken(
         tasks=tasks_of(lambda tasks, _: iter(tasks))
     ),
     r"tasks\(3, split='held_out'\)\[0\] has task_id ''": broken(
         tasks=tasks_of(lambda tasks, split: tasks if split == "train" else [replace(tasks[0], task_id="")])
     ),
-    r"tasks\(3\) gives 2 tasks; give 3": broken(tasks=tasks_of(lambda tasks, _: tasks[:2])),
+    r"tasks\(3\) returned 2 tasks; return 3": broken(tasks=tasks_of(lambda tasks, _: tasks[:2])),
     r"tasks\(3\)\[0\] has task_id 7; give a": broken(tasks=tasks_of(lambda t, _: [Task(7, "?", "d", None)] * len(t))),
-    r"tasks\(\) gives other tasks in a second call": broken(
+    r"tasks\(\) returns other tasks in a second call": broken(
         tasks=tasks_of(lambda tasks, _: [Task(f"{t.task_id} {next(counter)}", "?", "d", None) for t in tasks])
     ),
-    r"tasks\(start=1\) does not go on where tasks\(\) began": broken(
+    r"tasks\(2, start=1\) is not tasks\(3\)\[1:\]: number the tasks from start": broken(
         tasks=lambda self, count, *, split="train", start=0: World.tasks(self, count, split=split)
     ),
-    r"tasks\(3\) raises RuntimeError: no disk": broken(tasks=raising("no disk")),
+    r"tasks\(3\) raises RuntimeError: no disk: return 3 tasks": broken(tasks=raising("no disk")),
     "task 'train 0' is in both splits": broken(
         tasks=lambda self, count, *, split="train", start=0: World.tasks(self, count, start=start)
     ),
@@ -293,7 +297,7 @@ BROKEN = {
         tasks=tasks_of(lambda tasks, _: [Task(t.task_id, "?", "d", (1, 2)) for t in tasks])
     ),
     r"task\('train 0'\) raises KeyError": broken(task=lambda self, task_id: {}[task_id]),
-    r"task\('train 0'\) gives another task": broken(task=lambda self, task_id: Task(task_id, "!", "d", None)),
+    r"task\('train 0'\) returned another task": broken(task=lambda self, task_id: Task(task_id, "!", "d", None)),
     # episodes
     "reset of task 'train 0' raises RuntimeError: no room": broken(reset=raising("no room")),
     "the observation is 7; give a text or messages": broken(
@@ -304,8 +308,8 @@ BROKEN = {
     "step 0 of task 'train 0', action '<call>1.1</call>' raises RuntimeError: what": broken(
         episode_step=raising("what")
     ),
-    r"gives \('text', 1.0\); give an Outcome": broken(episode_outcome=lambda self, action: ("text", 1.0)),
-    "no observation and no end": outcomes(observation=None),
+    r"returned \('text', 1.0\); return an env.StepResult": broken(episode_outcome=lambda self, action: ("text", 1.0)),
+    "observation is None, but the episode continues": outcomes(observation=None),
     "reward is '1'; give a number or None": outcomes(reward="1"),
     "terminated is 0; give True or False": outcomes(terminated=0),
     "truncated is None; give True or False": outcomes(truncated=None),
@@ -315,12 +319,12 @@ BROKEN = {
     "info .* is not JSON": outcomes(info={"x": object()}),
     "facts is .*; give a mapping or None": outcomes(facts=[1]),
     # facts
-    "fact 'more' is said and not declared": outcomes(facts={"more": 1.0}),
-    "fact 'count' is 'one' and declared a number": outcomes(facts={"count": "one"}),
-    "fact 'last' is 1.0 and declared a key": outcomes(facts={"last": 1.0}),
-    "fact 'never' is declared and no outcome says it": broken(facts={**World.facts, "never": ExtraColumn("step")}),
+    "fact 'more' is returned but not declared": outcomes(facts={"more": 1.0}),
+    "fact 'count' is 'one', but declared a number": outcomes(facts={"count": "one"}),
+    "fact 'last' is 1.0, but declared a key": outcomes(facts={"last": 1.0}),
+    "fact 'never' is declared, but in no StepResult": broken(facts={**World.facts, "never": ExtraColumn("step")}),
     # state keys
-    r"state_key\(\) gives str; give bytes": broken(episode_state_key=lambda self: "state"),
+    r"state_key\(\) returned str; return bytes": broken(episode_state_key=lambda self: "state"),
     r"state_key\(\) is b'state' in every state though observations differ": broken(
         episode_state_key=lambda self: b"state"
     ),
@@ -349,7 +353,7 @@ BROKEN = {
     "has another state_key before step 0": broken(episode_state_key=lambda self: str(next(counter)).encode()),
     "side by side with others, .*; episodes must share no state": SharedReset(),
     "played in a thread beside others, .*; not safe in threads": InThreads(),
-    "runs is 'process' and the environment does not pickle": InProcesses(),
+    "runs is 'process', but the environment cannot be pickled": InProcesses(),
     "played by a pickled copy of the environment, begins with 'start'": Forgetful(),
     # global generators
     "step moves a global random generator": broken(episode_step=drawing(random.random)),
@@ -359,13 +363,13 @@ BROKEN = {
         episode_close=lambda self: [][self.closed] if self.closed else setattr(self, "closed", 1)
     ),
     r"^- close\(\) of the episode of task 'train 0' raises RuntimeError: stuck": broken(episode_close=raising("stuck")),
-    r"snapshot\(\) gives str; give bytes": broken(episode_snapshot=lambda self: "text", restore=restoring(list)),
-    r"episodes have snapshot\(\) and the environment no restore\(\)": broken(episode_snapshot=lambda self: b""),
-    "restored from a snapshot behind 1 actions, has another state_key": broken(
+    r"snapshot\(\) returned str; return bytes": broken(episode_snapshot=lambda self: "text", restore=restoring(list)),
+    r"episodes have snapshot\(\), but the environment has no restore\(\)": broken(episode_snapshot=lambda self: b""),
+    "restored from a snapshot after 1 actions, has another state_key": broken(
         episode_snapshot=lambda self: b"x",
         restore=restoring(lambda actions, snapshot: ["other"] if snapshot else actions),
     ),
-    "restored without a snapshot behind 1 actions, raises RuntimeError": broken(restore=raising("lost")),
+    "restored without a snapshot after 1 actions, raises RuntimeError": broken(restore=raising("lost")),
 }
 
 
@@ -424,5 +428,5 @@ def test_an_environment_of_several_agents_is_known() -> None:
             game.step = lambda actions: {name: play(actions)[name] for name in ("two",)}
             return game
 
-    with pytest.raises(InvalidInputError, match="the joint step has no outcome for agent 'one'"):
+    with pytest.raises(InvalidInputError, match="the joint step has no result for agent 'one'"):
         env.check(Silent(), actions=["1", "2"])

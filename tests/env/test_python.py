@@ -213,14 +213,14 @@ CALLS = "import ctypes, os, platform\nlibc = ctypes.CDLL(None, use_errno=True)\n
     ],
 )
 def test_ways_to_memory_and_to_the_watcher_are_refused(python, code):
-    whole = (
+    program = (
         f"{CALLS}import resource, socket\n"
         f"try:\n    done = {code}\n"
         "    if done != -1: print('done', done)\n"
         "    else: print(OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno())))\n"
         "except OSError as error: print(error)"
     )
-    assert python(whole).text == REFUSED
+    assert python(program).text == REFUSED
 
 
 @needs_isolation
@@ -306,7 +306,7 @@ def elsewhere(folder: Path, code: str, *, user: int | None = None) -> str:
     """Return the output of an interpreter below a folder, as root or as another user."""
     site = next(path for path in sys.path if path.endswith("site-packages"))
     program = SHUT_IN.format(site=site, code=code)
-    done = subprocess.run(
+    completed = subprocess.run(
         [str(folder / "bin" / "python"), "-c", program],
         capture_output=True,
         text=True,
@@ -314,7 +314,7 @@ def elsewhere(folder: Path, code: str, *, user: int | None = None) -> str:
         cwd="/",
         **({} if user is None else {"user": user, "group": user, "extra_groups": []}),
     )
-    return done.stdout + done.stderr
+    return completed.stdout + completed.stderr
 
 
 @pytest.fixture(scope="module")
@@ -329,10 +329,12 @@ def below_tmp():
 
 @needs_isolation
 def test_an_interpreter_below_tmp_is_shut_in(below_tmp):
-    told = elsewhere(below_tmp, "import os, sys; print(os.getcwd(), os.listdir('.'), sys.prefix, os.environ['TMPDIR'])")
-    assert f"/var/tmp [] {below_tmp} /var/tmp" in told
-    told = elsewhere(below_tmp, f"open({str(below_tmp.parent / 'file')!r}, 'w')")
-    assert "Read-only file system" in told
+    output = elsewhere(
+        below_tmp, "import os, sys; print(os.getcwd(), os.listdir('.'), sys.prefix, os.environ['TMPDIR'])"
+    )
+    assert f"/var/tmp [] {below_tmp} /var/tmp" in output
+    output = elsewhere(below_tmp, f"open({str(below_tmp.parent / 'file')!r}, 'w')")
+    assert "Read-only file system" in output
 
 
 @needs_isolation
@@ -346,11 +348,11 @@ def test_an_ordinary_user_is_shut_in_too(below_tmp):
         "import os\nfor call in (lambda: os.memfd_create('x'), lambda: open('/x', 'w'), os.listdir):\n"
         "    try: print(call())\n    except OSError as error: print(error)"
     )
-    told = elsewhere(below_tmp, code, user=12345)
-    assert "ToolReply" in told, told
-    assert "Function not implemented" in told
-    assert "Read-only file system" in told
-    assert "[]" in told
+    output = elsewhere(below_tmp, code, user=12345)
+    assert "ToolReply" in output, output
+    assert "Function not implemented" in output
+    assert "Read-only file system" in output
+    assert "[]" in output
 
 
 def test_the_error_names_the_operation_that_failed(monkeypatch):

@@ -135,8 +135,8 @@ def call(request) -> Callable[[str], str]:
             pytest.skip("another user cannot run this package")
 
     def called(code: str) -> str:
-        done = ran(interpreter, CALL.format(site=site, code=code), user)
-        return done.stdout + done.stderr
+        completed = ran(interpreter, CALL.format(site=site, code=code), user)
+        return completed.stdout + completed.stderr
 
     return called
 

@@ -108,5 +108,5 @@ def test_a_task_is_found_by_its_name_in_another_process():
         f"lcm/train/{1 << 20}",
         "lcm/train/-1",
     ):
-        with pytest.raises(InvalidInputError, match="is no task of this ReasoningGym"):
+        with pytest.raises(InvalidInputError, match="is not a task of this ReasoningGym"):
             world.task(name)

@@ -73,7 +73,7 @@ def test_an_episode(world):
 
 
 def test_wrong_arguments():
-    with pytest.raises(InvalidInputError, match=r"tasks is .*'cook'.*; give names among"):
+    with pytest.raises(InvalidInputError, match="tasks has 'cook', which does not exist; "):
         env.ScienceWorld(["cook"])
     with pytest.raises(InvalidInputError, match="tasks is 'boil'"):
         env.ScienceWorld("boil")

@@ -90,9 +90,9 @@ def test_facts_of_clicks_by_hand():
 
 
 def test_without_a_target_no_target_facts_are_reported():
-    found = ScreenFacts(160, 210, None).of(ScreenAction("click", (1, 2)), (1, 2, 1, 2))
-    assert not {name for name in found if "target" in name} | ({"matched", "task_weight", "reward.action"} & set(found))
-    assert (found["click_x"], found["image_height"]) == (1, 210)
+    facts = ScreenFacts(160, 210, None).of(ScreenAction("click", (1, 2)), (1, 2, 1, 2))
+    assert not {name for name in facts if "target" in name} | ({"matched", "task_weight", "reward.action"} & set(facts))
+    assert (facts["click_x"], facts["image_height"]) == (1, 210)
 
 
 def element(tag, number, text="", children=(), left=0.0, **more):

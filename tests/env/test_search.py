@@ -44,14 +44,14 @@ WORDS = st.lists(st.sampled_from(["lake", "taxi", "card", "ice", "goal"]), min_s
 @given(st.lists(WORDS, min_size=1, max_size=8), WORDS)
 def test_scores_are_those_of_the_formula(documents, query):
     search = env.Search(documents, top=len(documents))
-    shown = [line.partition("] ")[2] for line in search(query).text.splitlines()]
+    texts = [line.partition("] ")[2] for line in search(query).text.splitlines()]
     scores = naive(documents, query)
-    if shown == [""]:
+    if texts == [""]:
         assert max(scores) == 0
         return
     expected = sorted((score for score in scores if score > 0), reverse=True)
     of_text = dict(zip(documents, scores, strict=True))
-    assert [of_text[text] for text in shown] == pytest.approx(expected, rel=1e-4)
+    assert [of_text[text] for text in texts] == pytest.approx(expected, rel=1e-4)
 
 
 def test_documents_are_cut():

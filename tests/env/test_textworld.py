@@ -94,9 +94,9 @@ episode.close()
     elsewhere = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True).stdout
     episode.step("look")
     assert elsewhere == episode.state_key()
-    made = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("game.z8")}
-    assert len(made) == 1
-    ((name, game),) = made.items()
+    games = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("game.z8")}
+    assert len(games) == 1
+    ((name, game),) = games.items()
     assert (folder / name).read_bytes() == game
 
 
@@ -139,7 +139,7 @@ def test_closing_the_environment_deletes_its_temporary_folder():
         ({"game": "chess"}, "game is 'chess'; give one of coin_collector"),
         ({"settings": {"depth": 1}}, "settings has 'depth'; use some of those of coin_collector: level"),
         ({"max_turns": 0}, "max_turns is 0"),
-        ({"seed": 5000}, "seed is 5000; give one below 2048"),
+        ({"seed": 5000}, "seed is 5000; give a seed from 0 to 2047"),
     ],
 )
 def test_wrong_arguments(arguments, message):

@@ -145,20 +145,20 @@ class Notebook:
 
 
 def test_tools_of_an_episode_remember_and_are_closed_with_it():
-    made = []
+    calls = []
 
     def tools(task, seed):
-        made.append((task.task_id, seed, Notebook()))
-        return [made[-1][2]]
+        calls.append((task.task_id, seed, Notebook()))
+        return [calls[-1][2]]
 
     world = env.ToolEnvironment(TASKS, tools, right)
     actions = [call("note", text="a", page=1), call("note", text="b"), "1"]
     env.check(world, tasks=2, actions=actions)
-    assert {notebook.closed for *_, notebook in made} == {1}
+    assert {notebook.closed for *_, notebook in calls} == {1}
     episode = world.reset(TASKS[0], 7)
-    assert made[-1][:2] == ("sum/0", 7)
+    assert calls[-1][:2] == ("sum/0", 7)
     episode.step(actions[0])
-    assert made[-1][2].notes == [{"text": "a", "page": 1}]
+    assert calls[-1][2].notes == [{"text": "a", "page": 1}]
     assert episode.tools[0]["function"]["parameters"] == Notebook.parameters
 
 
@@ -181,7 +181,7 @@ def test_tasks_and_splits(world):
     assert world.tasks(2, start=2) == [TASKS[2], TASKS[0]]
     assert world.tasks(1, split="held_out") == [TASKS[3]]
     assert world.task("sum/3") == TASKS[3]
-    with pytest.raises(InvalidInputError, match="2 tasks of split 'held_out' asked for and there are 1"):
+    with pytest.raises(InvalidInputError, match="start is 2, but split 'held_out' has 1 tasks"):
         world.tasks(2, split="held_out")
     with pytest.raises(InvalidInputError, match="'sum/9' is not a task"):
         world.task("sum/9")

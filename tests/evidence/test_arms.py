@@ -40,10 +40,10 @@ def test_every_named_arm_trains(name: str, tiny: tuple[World, warm_start.Start])
     arm = replace(arms.arm(name), rollouts=16)
     before = {key: weight.clone() for key, weight in start.model.state_dict().items()}
     training.check(world, arm)
-    found = training.train(world, arm, 0, start)
-    assert found["curve"][0][0] == 0
-    assert found["curve"][-1][0] >= world.budget
-    assert found["iterations"] >= 1
+    record = training.train(world, arm, 0, start)
+    assert record["curve"][0][0] == 0
+    assert record["curve"][-1][0] >= world.budget
+    assert record["iterations"] >= 1
     assert all((weight == before[key]).all() for key, weight in start.model.state_dict().items()), "arms share it"
 
 

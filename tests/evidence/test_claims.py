@@ -54,9 +54,9 @@ def test_there_are_few() -> None:
 def test_a_claim_was_committed_before_its_runs(name: str) -> None:
     need_history()
     claim = claims.load(name)
-    found = records.study(f"claims/{name}")
+    study = records.study(f"claims/{name}")
     commit = claims.commit_of(claim)
-    for record in found:
+    for record in study:
         assert record["claim"] == claim.digest, "the claim's file is not the one that was run"
         assert claims.is_ancestor(commit, record["commit"]), record["commit"]
         assert "changes" not in record
@@ -138,14 +138,14 @@ def test_a_claim_without_a_detectable_effect_or_a_commit_is_not_run(
 
 
 def test_the_spread_of_equal_arms_by_hand(tmp_path: Path) -> None:
-    found = Records(tmp_path / "x.jsonl")
+    study = Records(tmp_path / "x.jsonl")
     for seed, difference in zip(pilot.SEEDS, (0.1, -0.2, 0.2), strict=True):
-        assert pilot.spread(found, ("chain",), "final") is None
-        found.add(*record("grpo", seed, [0.0, 0.5 + difference, 0.5 + difference]))
-        found.add(*record("grpo+1", seed, [0.0, 0.5, 0.5]))
-    assert pilot.spread(found, ("chain",), "final") == pytest.approx((0.09 / 3) ** 0.5)
-    assert pilot.spread(found, ("chain", "chain"), "final") == pytest.approx((2 * 0.09 / 3) ** 0.5 / 2)
-    assert pilot.spread(found, ("chain", "quest"), "final") is None
+        assert pilot.spread(study, ("chain",), "final") is None
+        study.add(*record("grpo", seed, [0.0, 0.5 + difference, 0.5 + difference]))
+        study.add(*record("grpo+1", seed, [0.0, 0.5, 0.5]))
+    assert pilot.spread(study, ("chain",), "final") == pytest.approx((0.09 / 3) ** 0.5)
+    assert pilot.spread(study, ("chain", "chain"), "final") == pytest.approx((2 * 0.09 / 3) ** 0.5 / 2)
+    assert pilot.spread(study, ("chain", "quest"), "final") is None
 
 
 def test_a_study_that_is_not_there_is_refused() -> None:
@@ -159,31 +159,31 @@ def record(arm: str, seed: int, success: list[float], start: str = "a") -> tuple
 
 
 def test_scores_by_hand() -> None:
-    _, found = record("grpo", 0, [0.2, 0.4, 0.8])
-    assert scores.score(found, "final") == pytest.approx(0.6)
-    assert scores.score(found, "area") == pytest.approx((0.3 + 0.6) / 2)
-    assert scores.score(found, "turns") == 5.0
-    assert scores.score(found, "tokens") == 18.0
-    assert scores.gain(found) == pytest.approx(0.4)
+    _, fields = record("grpo", 0, [0.2, 0.4, 0.8])
+    assert scores.score(fields, "final") == pytest.approx(0.6)
+    assert scores.score(fields, "area") == pytest.approx((0.3 + 0.6) / 2)
+    assert scores.score(fields, "turns") == 5.0
+    assert scores.score(fields, "tokens") == 18.0
+    assert scores.gain(fields) == pytest.approx(0.4)
 
 
 def test_pairs_are_of_equal_seeds_and_starts(tmp_path: Path) -> None:
-    found = Records(tmp_path / "x.jsonl")
+    study = Records(tmp_path / "x.jsonl")
     for seed in range(6):
-        found.add(*record("a", seed, [0.0, 0.5 + seed / 100, 0.5]))
-        found.add(*record("b", seed, [0.0, 0.3, 0.3]))
-    found.add(*record("a", 6, [0.0, 0.9, 0.9]))
-    found.add(Run("chain", "b", 6), {"status": "failed", "error": "x"})
-    pairs = scores.paired(found, ("chain",), "a", "b", range(10), "final")
+        study.add(*record("a", seed, [0.0, 0.5 + seed / 100, 0.5]))
+        study.add(*record("b", seed, [0.0, 0.3, 0.3]))
+    study.add(*record("a", 6, [0.0, 0.9, 0.9]))
+    study.add(Run("chain", "b", 6), {"status": "failed", "error": "x"})
+    pairs = scores.paired(study, ("chain",), "a", "b", range(10), "final")
     assert pairs is not None
     assert pairs.pairs == 6
     assert pairs.mean == pytest.approx(0.2 + np.mean(np.arange(6)) / 200)
     assert pairs.p_value == 2 / 2**6
-    assert scores.paired(found, ("quest",), "a", "b", range(10), "final") is None
-    found.add(*record("b", 7, [0.0, 0.3, 0.3], start="other"))
-    found.add(*record("a", 7, [0.0, 0.3, 0.3]))
+    assert scores.paired(study, ("quest",), "a", "b", range(10), "final") is None
+    study.add(*record("b", 7, [0.0, 0.3, 0.3], start="other"))
+    study.add(*record("a", 7, [0.0, 0.3, 0.3]))
     with pytest.raises(ValueError, match="other weights"):
-        scores.paired(found, ("chain",), "a", "b", range(10), "final")
+        scores.paired(study, ("chain",), "a", "b", range(10), "final")
 
 
 def test_verdicts() -> None:
@@ -202,12 +202,12 @@ def test_verdicts() -> None:
 def test_controls_pass_in_their_direction_alone(tmp_path: Path) -> None:
     negated = controls.controls()[0]
     assert (negated.first, negated.expected) == ("grpo_negated", "lower")
-    found = Records(tmp_path / "x.jsonl")
+    study = Records(tmp_path / "x.jsonl")
     for seed in controls.SEEDS:
-        assert not controls.outcomes(found), "a control is judged when all its pairs are there"
-        found.add(*record("grpo_negated", seed, [0.2, 0.1, 0.1]))
-        found.add(*record("grpo", seed, [0.2, 0.5, 0.5]))
-    [(control, pairs)] = controls.outcomes(found).items()
+        assert not controls.outcomes(study), "a control is judged when all its pairs are there"
+        study.add(*record("grpo_negated", seed, [0.2, 0.1, 0.1]))
+        study.add(*record("grpo", seed, [0.2, 0.5, 0.5]))
+    [(control, pairs)] = controls.outcomes(study).items()
     assert control == negated
     assert controls.passed(control, pairs)
     assert not controls.passed(control._replace(expected="higher"), pairs)
@@ -230,12 +230,12 @@ def test_screening_verdicts() -> None:
 
 
 def test_multi_step_arms_that_do_not_improve_rerun_at_a_lower_learning_rate() -> None:
-    found = [
+    results = [
         {**record(arm, seed, [0.2, final, final])[1], "world": "chain", "arm": arm, "seed": seed}
         for arm, final in (("cispo", 0.1), ("dapo", 0.6), ("grpo", 0.1))  # grpo takes one step a batch
         for seed in pilot.SEEDS
     ]
-    assert studies._slow(found) == [Run("chain", "cispo@slow", seed) for seed in pilot.SEEDS]
+    assert studies._slow(results) == [Run("chain", "cispo@slow", seed) for seed in pilot.SEEDS]
     assert arms.arm("cispo@slow").learning_rate == arms.arm("cispo").learning_rate / 4
 
 

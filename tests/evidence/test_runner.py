@@ -57,10 +57,10 @@ print(runner.fill(Records(Path(sys.argv[1])), runs, 1, 60))
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     """Return a world whose runs take a second; use a separate cache."""
-    made = World("tiny", WORLDS["chain"].make, **SETTINGS)  # type: ignore[arg-type]
-    monkeypatch.setitem(WORLDS, "tiny", made)
+    world = World("tiny", WORLDS["chain"].make, **SETTINGS)  # type: ignore[arg-type]
+    monkeypatch.setitem(WORLDS, "tiny", world)
     monkeypatch.setattr(warm_start, "CACHE", tmp_path / "cache")
-    return made
+    return world
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -77,20 +77,20 @@ def test_a_kill_loses_no_record_and_repeats_none(tmp_path: Path) -> None:
         time.sleep(0.05)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
-    whole = path.read_bytes()
-    kept = lines(path)
-    assert len(kept) < len(RUNS)
-    path.write_bytes(whole + b'{"world": "ti')  # as if the process was killed within a line
+    content = path.read_bytes()
+    first_records = lines(path)
+    assert len(first_records) < len(RUNS)
+    path.write_bytes(content + b'{"world": "ti')  # as if the process was killed within a line
     added = subprocess.run([*command, *arguments], check=True, capture_output=True, text=True).stdout
-    assert added.splitlines()[-1] == str(len(RUNS) - len(kept))
-    assert path.read_bytes().startswith(whole)
-    found = lines(path)
-    assert [Run(each["world"], each["arm"], each["seed"]) for each in found] == RUNS
-    for each in found:
+    assert added.splitlines()[-1] == str(len(RUNS) - len(first_records))
+    assert path.read_bytes().startswith(content)
+    written_records = lines(path)
+    assert [Run(each["world"], each["arm"], each["seed"]) for each in written_records] == RUNS
+    for each in written_records:
         assert each["status"] == "done"
         assert each["curve"][-1][0] >= SETTINGS["budget"]
         assert len(each["commit"]) == 40
-    assert len({each["start"] for each in found}) == len(RUNS), "each seed has a warm start of its own"
+    assert len({each["start"] for each in written_records}) == len(RUNS), "each seed has a warm start of its own"
 
 
 def test_arms_of_a_seed_share_their_warm_start(tiny: World) -> None:
@@ -104,9 +104,9 @@ def test_arms_of_a_seed_share_their_warm_start(tiny: World) -> None:
 
 def test_the_same_run_has_the_same_curve_and_another_sampling_seed_another(tiny: World) -> None:
     assert tiny.budget == 400
-    found = {arm: runner.measured(Run("tiny", arm, 0)) for arm in ("grpo", "grpo+0", "grpo+1")}
-    assert all(each["status"] == "done" for each in found.values()), found
-    curves = {arm: [row[0] for row in each["curve"]] for arm, each in found.items()}
+    results = {arm: runner.measured(Run("tiny", arm, 0)) for arm in ("grpo", "grpo+0", "grpo+1")}
+    assert all(each["status"] == "done" for each in results.values()), results
+    curves = {arm: [row[0] for row in each["curve"]] for arm, each in results.items()}
     assert curves["grpo"] == curves["grpo+0"]
     assert curves["grpo"] != curves["grpo+1"]
 
@@ -122,10 +122,10 @@ def test_a_pretrained_model_is_the_start_of_every_seed(
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     monkeypatch.setitem(WORLDS, "tiny", world)
-    found = [runner.measured(Run("tiny", "grpo", seed)) for seed in range(2)]
-    assert [each["status"] for each in found] == ["done", "done"], found
-    assert found[0]["start"] == found[1]["start"]
-    assert found[0]["curve"] != found[1]["curve"]
+    results = [runner.measured(Run("tiny", "grpo", seed)) for seed in range(2)]
+    assert [each["status"] for each in results] == ["done", "done"], results
+    assert results[0]["start"] == results[1]["start"]
+    assert results[0]["curve"] != results[1]["curve"]
     assert not warm_start.CACHE.exists()
 
 
@@ -144,11 +144,11 @@ def test_a_vision_model_is_trained_from_a_warm_start(tiny: World, monkeypatch: p
             trained.append(self.policy)
 
     monkeypatch.setattr(training, "Models", Kept)
-    found = runner.measured(Run(tiny.name, "grpo", 0))
-    assert found["status"] == "done", found
-    assert found["curve"][-1][0] >= settings["budget"]
+    result = runner.measured(Run(tiny.name, "grpo", 0))
+    assert result["status"] == "done", result
+    assert result["curve"][-1][0] >= settings["budget"]
     start = warm_start.load(WORLDS["tiny"], 0)
-    assert found["start"] == start.digest
+    assert result["start"] == start.digest
     [policy] = trained
     for part in ("vision_model", "text_model"):
         before, after = (getattr(each.model, part).state_dict() for each in (start.model, policy))
@@ -160,8 +160,8 @@ def test_the_rate_of_a_world_scales_that_of_the_arm(tiny: World) -> None:
 
     def curve(arm: str, rate: float) -> list[list[float]]:
         world = replace(tiny, rate=rate, budget=1500)
-        found: list[list[float]] = training.train(world, arms.arm(arm), 0, start)["curve"]
-        return found
+        points: list[list[float]] = training.train(world, arms.arm(arm), 0, start)["curve"]
+        return points
 
     # A teacher's advantages are not 0, even if no rollout succeeds.
     assert curve("on_policy_distillation", 0.0) == curve("grpo", 0.0), "without steps, arms are equal"
@@ -169,33 +169,33 @@ def test_the_rate_of_a_world_scales_that_of_the_arm(tiny: World) -> None:
 
 
 def test_an_arm_that_the_loop_cannot_run_is_a_record(tiny: World) -> None:
-    found = runner.measured(Run(tiny.name, "copo", 0))
-    assert found["status"] == "refused"
-    assert "answer_cluster" in found["error"]
+    result = runner.measured(Run(tiny.name, "copo", 0))
+    assert result["status"] == "refused"
+    assert "answer_cluster" in result["error"]
 
 
 def test_a_run_that_fails_or_is_killed_is_a_record(tiny: World, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setitem(WORLDS, "tiny", World("tiny", tiny.make, **{**SETTINGS, "held_out": 10**6}))  # type: ignore[arg-type]
-    found = Records(tmp_path / "runs.jsonl")
-    assert runner.fill(found, RUNS[:1], 1, 60, note="x") == 1
+    study = Records(tmp_path / "runs.jsonl")
+    assert runner.fill(study, RUNS[:1], 1, 60, note="x") == 1
     [record] = lines(tmp_path / "runs.jsonl")
     assert record["status"] == "failed"
     assert "ask for fewer" in record["error"]
     assert record["note"] == "x"
-    assert RUNS[0] in Records(found.path)
+    assert RUNS[0] in Records(study.path)
     assert runner._killed(signal.SIGKILL)["status"] == "failed"
 
 
 def test_no_run_begins_after_the_minutes(tiny: World, tmp_path: Path) -> None:
-    found = Records(tmp_path / "runs.jsonl")
-    assert runner.fill(found, [Run(tiny.name, "grpo", 0)], 1, minutes=0) == 0
-    assert not len(found)
+    study = Records(tmp_path / "runs.jsonl")
+    assert runner.fill(study, [Run(tiny.name, "grpo", 0)], 1, minutes=0) == 0
+    assert not len(study)
 
 
 def test_a_version_names_changes_that_are_not_committed() -> None:
     try:
-        found = records.version()
+        version = records.version()
     except (FileNotFoundError, subprocess.CalledProcessError):
         pytest.skip("this is not a git clone")
-    assert found.keys() <= {"commit", "changes"}
-    assert records.git("cat-file", "-t", found["commit"]).strip() == "commit"
+    assert version.keys() <= {"commit", "changes"}
+    assert records.git("cat-file", "-t", version["commit"]).strip() == "commit"

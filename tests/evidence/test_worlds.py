@@ -34,10 +34,10 @@ def solved(environment: Any, task: env.Task) -> tuple[bool, int]:
     """Return whether the best actions solve a task, and their number."""
     episode = environment.reset(task, 0)
     for turn in range(LONGEST):
-        found = episode.step(episode.best())
-        if found.observation is None:
-            assert found.reward == float(found.success)
-            return found.success, turn + 1
+        result = episode.step(episode.best())
+        if result.observation is None:
+            assert result.reward == float(result.success)
+            return result.success, turn + 1
     raise AssertionError("the episode has no end")
 
 
@@ -55,8 +55,8 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def world(request: pytest.FixtureRequest, games: Path) -> World:
     """Return a world; of TextWorld with few games."""
     del games
-    found = WORLDS[request.param]
-    return replace(found, tasks=4, held_out=4) if found.name == "textworld" else found
+    base = WORLDS[request.param]
+    return replace(base, tasks=4, held_out=4) if base.name == "textworld" else base
 
 
 def test_the_protocol_is_kept(world: World) -> None:
@@ -108,9 +108,9 @@ def test_slips_cost_success(world: World) -> None:
     for task in random.Random(0).choices(environment.tasks(min(200, world.tasks)), k=200):
         episode: Any = environment.reset(task, 0)
         while True:
-            found = episode.step(episode.slip(rng) if rng.random() < world.slips else episode.best())
-            if found.observation is None:
-                won.append(found.success)
+            result = episode.step(episode.slip(rng) if rng.random() < world.slips else episode.best())
+            if result.observation is None:
+                won.append(result.success)
                 break
     assert 0.05 < sum(won) / len(won) < 0.9
 
@@ -172,17 +172,17 @@ def test_answers_that_are_kept_are_those_of_the_game(games: Path) -> None:
     plain = env.TextWorld(files=path, folder=games, show_commands=True)
     rng = random.Random(0)
     for _ in range(6):
-        kept, game = textworld_coin.Repeated(path, known), plain.reset(plain.tasks(1)[0], 0)
-        assert kept.observation == game.observation
+        repeated, game = textworld_coin.Repeated(path, known), plain.reset(plain.tasks(1)[0], 0)
+        assert repeated.observation == game.observation
         for _ in range(4):
-            assert kept.state_key() == game.state_key()
+            assert repeated.state_key() == game.state_key()
             listed = str(game.observation).rpartition("Commands: ")[2].split("; ")
             command = rng.choice([*listed[:2], "fly"])
             answer = game.step(command)
-            assert kept.step(command) == answer
+            assert repeated.step(command) == answer
             if answer.observation is None:
                 break
-        kept.close()
+        repeated.close()
         game.close()
     assert len(known) < 1 + 6 * 4, "some are kept"
 
@@ -197,15 +197,15 @@ def test_the_texts_of_a_coin_game_do_not_list_the_way() -> None:
 
 
 def test_a_view_as_words() -> None:
-    seen = "Your mission: go to the key\nActions: turn left, drop\n\nYou see a red key 1 ahead, 2 left."
-    assert babyai.words_of(seen) == "mission go to the key you see a red key 1 ahead 2 left"
+    view = "Your mission: go to the key\nActions: turn left, drop\n\nYou see a red key 1 ahead, 2 left."
+    assert babyai.words_of(view) == "mission go to the key you see a red key 1 ahead 2 left"
 
 
 def test_only_the_largest_number_is_rewarded() -> None:
     assert Numbers([13, 45, 32]).observation[-1] == {"role": "user", "content": "13 45 32"}
     for action, success in (("45", True), (" 45\n", True), ("32", False), ("It is 45", False)):
-        found = Numbers([13, 45, 32]).step(action)
-        assert (found.success, found.reward) == (success, float(success))
+        result = Numbers([13, 45, 32]).step(action)
+        assert (result.success, result.reward) == (success, float(success))
 
 
 def test_only_a_click_on_the_requested_button_succeeds() -> None:
@@ -218,8 +218,8 @@ def test_only_a_click_on_the_requested_button_succeeds() -> None:
                 x, y = 10 * column + 5, 10 * row + 5
                 on = [left <= x < right and top <= y < bottom for left, top, right, bottom in boxes]
                 assert sum(on) <= 1, "the buttons are apart"
-                found = environment.reset(task, 0).step(f"{column} {row}")
-                assert found.success is on[0]
+                result = environment.reset(task, 0).step(f"{column} {row}")
+                assert result.success is on[0]
                 if on[0]:
                     won.add(f"{column} {row}")
                 if on[1]:
@@ -262,16 +262,16 @@ def test_a_demonstration_is_paired_with_the_image_of_its_own_page(monkeypatch: p
     model, processor = world.build(world.make().words, 0)
     tokens, _, pixels = zip(*warm_start.demonstrations(world, 0.0, 0, processor), strict=True)
     ids = torch.from_numpy(np.stack(tokens)).long()
-    shown = warm_start._seen(model, ids, pixels)
+    image_inputs = warm_start._seen(model, ids, pixels)
     tasks = random.Random(0).choices(world.make().tasks(world.tasks), k=3)
     with torch.no_grad():
-        found = model.model(ids, use_cache=False, **shown).last_hidden_state
+        hidden = model.model(ids, use_cache=False, **image_inputs).last_hidden_state
         for row, task in enumerate(tasks):
             page = world.make().reset(task, 0).observation["content"][0]
             picture = Picture.open(BytesIO(page.content)).convert("RGB")
             plain = processor.image_processor(images=[[picture]], return_tensors="pt")["pixel_values"]
             alone = model.model(ids[row : row + 1], use_cache=False, pixel_values=plain).last_hidden_state
-            torch.testing.assert_close(found[row : row + 1], alone, atol=1e-5, rtol=1e-5)
-            others = found[(row + 1) % 3]
+            torch.testing.assert_close(hidden[row : row + 1], alone, atol=1e-5, rtol=1e-5)
+            others = hidden[(row + 1) % 3]
             assert not torch.allclose(others, alone[0], atol=1e-3), "pages differ"
     assert warm_start._seen(model, ids, [[], [], []]) == {}

@@ -14,10 +14,10 @@ PROGRAM = Path(__file__).parents[1] / "support" / "data_parallel.py"
 @pytest.fixture(scope="module")
 def reports():
     """Return the result of each mode, after a check that gradients added up by hand are right."""
-    done = subprocess.run([sys.executable, PROGRAM], stdout=subprocess.PIPE, text=True, check=True, timeout=1200)
-    found = json.loads(done.stdout)
-    assert found["all_reduce"]["difference"] < 1e-6
-    return found
+    completed = subprocess.run([sys.executable, PROGRAM], stdout=subprocess.PIPE, text=True, check=True, timeout=1200)
+    report = json.loads(completed.stdout)
+    assert report["all_reduce"]["difference"] < 1e-6
+    return report
 
 
 def check(report, *unhelpful):

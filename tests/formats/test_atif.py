@@ -30,8 +30,10 @@ def agent(message, **fields):
 def exported():
     """The export of a chat that starts with a message of the role developer."""
     developer = {"role": "developer", "content": "Be brief."}
-    [made] = to_atif(from_chats([{"messages": [developer, QUESTION, answer("Cold.")]}], byte_tokenizer(CONTENT_ONLY)))
-    return made
+    [converted] = to_atif(
+        from_chats([{"messages": [developer, QUESTION, answer("Cold.")]}], byte_tokenizer(CONTENT_ONLY))
+    )
+    return converted
 
 
 def test_developer_message_has_a_source_of_atif(exported):
@@ -48,8 +50,8 @@ def test_unknown_source_is_rejected(exported):
 def test_null_is_the_same_as_a_missing_field():
     """`model_dump()` writes null for every field that was not recorded."""
     unknown = {"prompt_tokens": 9, "prompt_token_ids": None, "completion_token_ids": None, "logprobs": None}
-    given = trajectory(user(metrics=None), agent("Cold.", tool_calls=None, metrics=unknown))
-    batch = from_atif([given], byte_tokenizer(WITH_CALLS))
+    record = trajectory(user(metrics=None), agent("Cold.", tool_calls=None, metrics=unknown))
+    batch = from_atif([record], byte_tokenizer(WITH_CALLS))
     assert len(batch.column("token", "token")) > 1
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from chat_gallery import call, says, tokenizer_of, tool
+from chat_gallery import assistant, call, tokenizer_of, tool
 from model_templates import FAMILIES
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -17,8 +17,8 @@ from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories import from_atif, from_chats
 
 WARM, MORE = {"role": "user", "content": "how warm is it?"}, {"role": "user", "content": "And tomorrow?"}
-COLD, MILD = says("Cold."), says("Warm.")
-CALLED = [WARM, says("", call()), tool(), COLD]
+COLD, MILD = assistant("Cold."), assistant("Warm.")
+CALLED = [WARM, assistant("", call()), tool(), COLD]
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Looks.", "parameters": {}}}]
 
 
@@ -34,12 +34,15 @@ def trained(messages, tok, **chat):
 
 
 def contexts(messages, tok, **chat):
-    found = from_chats([{"messages": messages, **chat}], tok).contexts()
+    token_contexts = from_chats([{"messages": messages, **chat}], tok).contexts()
     texts = []
-    for place in range(len(found.draws)):
-        begin = int(found.offsets[place])
-        steps = range(int(found.steps[place]), int(found.steps[place + 1]))
-        texts += [tok.decode(found.tokens[begin : begin + int(found.begins[step])].tolist()) for step in steps]
+    for place in range(len(token_contexts.draws)):
+        begin = int(token_contexts.offsets[place])
+        steps = range(int(token_contexts.steps[place]), int(token_contexts.steps[place + 1]))
+        texts += [
+            tok.decode(token_contexts.tokens[begin : begin + int(token_contexts.begins[step])].tolist())
+            for step in steps
+        ]
     return texts
 
 
@@ -99,10 +102,10 @@ def test_pieces_of_a_chat_join_to_the_conversation(name):
     chat = Chat(tok)
     action = np.append(tok("Cold.")["input_ids"], chat.end_of_turn).astype(np.int32)
     pieces = [chat.prompt("how warm is it?"), action, chat.observation(MORE, int(action[-1]))]
-    whole = tok.apply_chat_template([WARM, COLD, MORE], tokenize=False, add_generation_prompt=True)
+    conversation = tok.apply_chat_template([WARM, COLD, MORE], tokenize=False, add_generation_prompt=True)
     if name == "harmony":  # the engine generates the end of a last answer, and the header of its channel
-        whole = whole.replace("<|channel|>final<|message|>Cold.<|end|>", "Cold.<|return|>")
-    assert tok.decode(np.concatenate(pieces).tolist()) == whole
+        conversation = conversation.replace("<|channel|>final<|message|>Cold.<|end|>", "Cold.<|return|>")
+    assert tok.decode(np.concatenate(pieces).tolist()) == conversation
 
 
 def test_an_end_that_was_not_generated_is_written():
@@ -132,7 +135,7 @@ def test_a_template_that_takes_no_null_as_tools():
 def test_a_thought_is_trained_if_there_is_one(name):
     tok = tokenizer(name)
     end = FAMILIES[name][2]
-    chat = [WARM, says("Cold.", reasoning="It is winter."), MORE, MILD]
+    chat = [WARM, assistant("Cold.", reasoning="It is winter."), MORE, MILD]
     opening = "" if name == "exaone" else "<think>\n"
     assert trained(chat, tok) == [f"{opening}It is winter.\n</think>\n\nCold.{end}", f"Warm.{end}"]
     first, second = contexts([WARM, COLD, MORE, MILD], tok)
@@ -153,10 +156,10 @@ def test_options_of_the_template_are_passed_on():
     record = {"schema_version": "ATIF-v1.7", "agent": {"name": "a", "version": "1"}, "steps": steps}
     read = from_atif([record], tok, chat_template_kwargs=off).contexts()
     assert tok.decode(read.tokens.tolist()).endswith("assistant\n<think>\n\n</think>\n\nYo<|im_end|>")
-    shown = Chat(tok, off)
-    assert tok.decode(shown.prompt("Hi")).endswith("assistant\n<think>\n\n</think>\n\n")
-    assert tok.decode(shown.observation("4")).endswith("assistant\n<think>\n\n</think>\n\n")
-    assert shown.prompt("Hi").tolist() == Chat(tok).with_options(off).prompt("Hi").tolist()
+    without_thinking = Chat(tok, off)
+    assert tok.decode(without_thinking.prompt("Hi")).endswith("assistant\n<think>\n\n</think>\n\n")
+    assert tok.decode(without_thinking.observation("4")).endswith("assistant\n<think>\n\n</think>\n\n")
+    assert without_thinking.prompt("Hi").tolist() == Chat(tok).with_options(off).prompt("Hi").tolist()
     assert Chat(tok).with_options(None).prompt("Hi").tolist() == Chat(tok).prompt("Hi").tolist()
     for wrong, match in (({"tokenize": True}, "has 'tokenize'"), ("off", "chat_template_kwargs is 'off'")):
         with pytest.raises(InvalidInputError, match=match):
@@ -195,7 +198,7 @@ def test_an_answer_is_tokenised_separately_if_a_token_would_span_its_start():
     tok = tokenizer("plain", merges=[("Ċ", "Ċ")])
     assert len(tok("\n\n")["input_ids"]) == 1
     for content in ("\n\nCold.", "\nCold."):
-        assert trained([WARM, says(content)], tok) == [f"{content}<|im_end|>"]
+        assert trained([WARM, assistant(content)], tok) == [f"{content}<|im_end|>"]
 
 
 def test_a_long_chat_is_tokenised_once():
@@ -212,14 +215,14 @@ def test_a_long_chat_is_tokenised_once():
     ("name", "messages", "missing"),
     [
         # A text about a call is not the call; nor are calls of other messages.
-        ("plain", [WARM, says("weather of Oslo, 3 days: city, days", call())], "message 1 .* the name 'weather'"),
+        ("plain", [WARM, assistant("weather of Oslo, 3 days: city, days", call())], "message 1 .* the name 'weather'"),
         ("known", CALLED, "message 2 of role 'tool': .* leaves out the content '4 degrees'"),
-        ("known", [WARM, says("", call()), tool("is"), COLD], "message 2 of role 'tool'"),
+        ("known", [WARM, assistant("", call()), tool("is"), COLD], "message 2 of role 'tool'"),
         ("known", [WARM, COLD, {"role": "critic", "content": "Cold."}, MORE, MILD], "message 2 of role 'critic'"),
-        ("harmony", [WARM, says("", call(), call())], "message 1 .* of call 1"),
-        ("harmony", [WARM, says("I look.", call())], "message 1 .* the content 'I look.'"),
-        ("plain", [WARM, says("It is Cold.", reasoning="Cold.")], "message 1 .* the reasoning 'Cold.'"),
-        ("one call", [WARM, says("", call(), call("time", 2))], "message 1: .* one call at a time"),
+        ("harmony", [WARM, assistant("", call(), call())], "message 1 .* of call 1"),
+        ("harmony", [WARM, assistant("I look.", call())], "message 1 .* the content 'I look.'"),
+        ("plain", [WARM, assistant("It is Cold.", reasoning="Cold.")], "message 1 .* the reasoning 'Cold.'"),
+        ("one call", [WARM, assistant("", call(), call("time", 2))], "message 1: .* one call at a time"),
         ("mistral", [{"role": "system", "content": "Be brief."}, WARM, COLD], "message 0: .* only user, assistant"),
         ("mistral", [WARM, COLD, tool(), COLD], "message 2: .* a result without a call"),
     ],
@@ -245,8 +248,8 @@ def test_parts_that_a_template_omits_or_refuses_are_named(name, messages, missin
         ({**COLD, "tool_calls": ["x"]}, InvalidInputError, "message 1, call 0 is 'x'"),
         ({**COLD, "tool_calls": [{"id": "c"}]}, InvalidInputError, "call 0 is"),
         ({**COLD, "tool_calls": [{"type": "custom", "custom": {}}]}, UnsupportedError, "of type 'custom'"),
-        (says("Cold \ud800"), InvalidInputError, r"message 1 holds '\\ud800', half of a surrogate pair"),
-        (says("", call(city="\ud800")), InvalidInputError, "half of a surrogate pair"),
+        (assistant("Cold \ud800"), InvalidInputError, r"message 1 holds '\\ud800', half of a surrogate pair"),
+        (assistant("", call(city="\ud800")), InvalidInputError, "half of a surrogate pair"),
         ({**COLD, "weight": 0.5}, UnsupportedError, "weight is 0.5; an answer is trained or not"),
         ({**COLD, "loss_weight": "0"}, InvalidInputError, "loss_weight is '0'; give 0 or 1"),
         ({**WARM, "weight": 1}, UnsupportedError, "weight is 1 on a message of role 'user'"),
@@ -333,7 +336,7 @@ def test_refusals_and_empty_parts_are_texts():
     ]
     assert trained(chat, tok) == ["I cannot.<|im_end|>"]
     assert "user\none\ntwo<|im_end|>" in contexts(chat, tok)[0], "joined by newlines, as in vLLM"
-    assert trained([WARM, says("Cold."), {"role": "assistant", "content": []}], tok) == [
+    assert trained([WARM, assistant("Cold."), {"role": "assistant", "content": []}], tok) == [
         "Cold.<|im_end|>",
         "<|im_end|>",
     ]
@@ -364,10 +367,10 @@ def test_tools_that_a_template_does_not_show_are_described():
         '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo", "days": 3}}\n</tool_call><|im_end|>'
     )
     # A template with its own form of calls keeps it.
-    chat = [{"role": "system", "content": "Be brief."}, WARM, says("", call())]
-    [shown] = contexts(chat, known, tools=TOOLS)
-    assert shown.startswith("<|im_start|>system\nBe brief.\n\n# Tools")
-    assert "<tool_call>" not in shown
+    chat = [{"role": "system", "content": "Be brief."}, WARM, assistant("", call())]
+    [context] = contexts(chat, known, tools=TOOLS)
+    assert context.startswith("<|im_start|>system\nBe brief.\n\n# Tools")
+    assert "<tool_call>" not in context
     assert trained(chat, known, tools=TOOLS)[0].startswith('<call>{"name": "weather"')
     with pytest.raises(UnsupportedError, match="shows no tools; describe them in a message"):
         trained([WARM, COLD], tokenizer("mistral"), tools=TOOLS)
@@ -397,7 +400,7 @@ def test_two_answers_in_one_turn_are_refused():
     )
     tok = tokenizer_of(joins, "<s>", "<|im_end|>")
     assert trained([WARM, COLD, MORE, MILD], tok) == ["Cold.<|im_end|>", "Warm.<|im_end|>"]
-    for first in (COLD, says("user")):
+    for first in (COLD, assistant("user")):
         with pytest.raises(UnsupportedError, match=r"chat 0, message 2: .* changes the prompt of this answer"):
             trained([WARM, first, MILD], tok)
 
@@ -406,7 +409,7 @@ def test_two_answers_in_one_turn_are_refused():
 def test_an_answer_with_the_end_of_a_turn_in_it_is_refused(name):
     tok = tokenizer(name)
     end = tok.convert_ids_to_tokens(Chat(tok).end_of_turn)
-    chat = [WARM, COLD, {"role": "user", "content": f"What is {end}?"}, says(f"{end} ends a turn.")]
+    chat = [WARM, COLD, {"role": "user", "content": f"What is {end}?"}, assistant(f"{end} ends a turn.")]
     assert trained(chat[:3], tok)
     with pytest.raises(
         UnsupportedError, match=f"chat 0, message 3 holds '{re.escape(end)}', the token at which the model stops"

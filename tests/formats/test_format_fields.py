@@ -65,8 +65,8 @@ def test_the_page_of_fields_is_up_to_date():
 
 @pytest.mark.parametrize("given", WRITTEN, ids=lambda each: each.title)
 def test_a_round_trip_in_one_format_keeps_or_refuses_each_field(given):
-    found = {place: outcome(given, place, value, given) for place, value in given.fields.items()}
-    assert set(found.values()) == {"kept", "refused"} or set(found.values()) == {"kept"}, found
+    outcomes = {place: outcome(given, place, value, given) for place, value in given.fields.items()}
+    assert set(outcomes.values()) == {"kept", "refused"} or set(outcomes.values()) == {"kept"}, outcomes
 
 
 @pytest.mark.parametrize("given", WRITTEN, ids=lambda each: each.title)

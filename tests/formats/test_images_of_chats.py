@@ -59,15 +59,15 @@ TURNS = [(1, 2), (1, 2, 3), (1, 2, 3)]
 def shown(batch: arl.Batch) -> list[list[bytes]]:
     """Return the images before each action, by the rows of nodes."""
     nodes = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).to_dicts()}
-    found = []
+    all_blobs = []
     for row in nodes.values():
         above, blobs = row["parent_id"], list[bytes]()
         while above is not None:
             blobs = [*(nodes[above]["blobs"] or []), *blobs]
             above = nodes[above]["parent_id"]
         if row["kind"] == 1:
-            found.append(blobs)
-    return found
+            all_blobs.append(blobs)
+    return all_blobs
 
 
 def processor(size: int = 28) -> Any:
@@ -95,8 +95,8 @@ def test_images_of_a_chat_are_blobs_of_the_nodes_that_show_them(each: int) -> No
         else message
         for message in CHAT["messages"]
     ]
-    whole = TOKENIZER(TOKENIZER.apply_chat_template(plain, tokenize=False), add_special_tokens=False)["input_ids"]
-    expected = np.repeat(whole, [each if token == IMAGE else 1 for token in whole]).tolist()
+    token_ids = TOKENIZER(TOKENIZER.apply_chat_template(plain, tokenize=False), add_special_tokens=False)["input_ids"]
+    expected = np.repeat(token_ids, [each if token == IMAGE else 1 for token in token_ids]).tolist()
     contexts = batch.contexts()
     assert contexts.tokens.tolist() + batch.column("token", "token").tolist()[-1:] == [
         *expected[: len(contexts.tokens)],
@@ -157,7 +157,7 @@ def test_equal_tokens_with_another_image_are_another_path() -> None:
     [
         ({"url": "https://example.org/a.png"}, "user", UnsupportedError, "nothing is loaded from files or the network"),
         ({"url": "a.png"}, "tool", UnsupportedError, "nothing is loaded from files or the network"),
-        ({"url": "data:image/png;base64,AAAA"}, "user", InvalidInputError, "no PNG, JPEG, WebP or GIF"),
+        ({"url": "data:image/png;base64,AAAA"}, "user", InvalidInputError, "not a PNG, JPEG, WebP or GIF"),
         ({}, "user", InvalidInputError, "image_url is None"),
         (part(1)["image_url"], "assistant", UnsupportedError, "an answer of the assistant has an image"),
     ],
@@ -187,6 +187,8 @@ def test_rollouts_with_images_and_without_messages_are_refused() -> None:
 
 def test_a_processor_reads_chats_of_texts_as_its_tokenizer() -> None:
     chat = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
-    found = [from_chats([chat], given).column("token", "token").tolist() for given in (processor(), TOKENIZER)]
-    assert found[0] == found[1]
+    token_lists = [
+        from_chats([chat], tokenizer).column("token", "token").tolist() for tokenizer in (processor(), TOKENIZER)
+    ]
+    assert token_lists[0] == token_lists[1]
     assert Image(picture(1).content) == picture(1)

@@ -4,7 +4,7 @@ import json
 import pickle
 
 import pytest
-from chat_gallery import NAMES, REFUSED, call, gallery_tokenizer, of_family, tokenizer_of, written
+from chat_gallery import NAMES, REFUSED, call, gallery_tokenizer, of_family, tokenizer_of, written_texts
 from model_templates import FAMILIES
 
 from agentrl_core.engine import Chat
@@ -44,7 +44,7 @@ def test_the_parts_of_an_answer_are_those_that_were_written(family):
     for kind, expected in READ.items():
         if kind in of_family(name, REFUSED) or kind in UNFINISHED.get(name, ()):
             continue
-        tokens = chat.tokenizer(written(name, kind)[0], add_special_tokens=False)["input_ids"]
+        tokens = chat.tokenizer(written_texts(name, kind)[0], add_special_tokens=False)["input_ids"]
         action = Action(chat.decode(tokens), form=chat.answer_form)
         if name.startswith(OPENED) and not expected[0] and not action.tool_calls:
             assert (action.reasoning, action.answer) == (str(action).strip(), ""), "an open thought has no answer"
@@ -60,17 +60,17 @@ def test_tool_call_arguments_round_trip(family):
         return
     # Some of LFM's templates do not escape quotes in texts.
     text = 'A<b>\n  & "c"' if name.startswith("lfm2_2_5") else "A<b>\n  & \"c\" 'd'"
-    given = {"city": text, "days": 0, "ratio": -2.5, "deep": True}
+    arguments = {"city": text, "days": 0, "ratio": -2.5, "deep": True}
     message = plain_message(
-        {"role": "assistant", "content": "", "tool_calls": [call(**given), call("now", 2)]}, "an answer"
+        {"role": "assistant", "content": "", "tool_calls": [call(**arguments), call("now", 2)]}, "an answer"
     )
     message["tool_calls"][1]["function"]["arguments"] = {}
     for calls in (message["tool_calls"], message["tool_calls"][1:], message["tool_calls"][:1]):
         text = chat._template.written({**message, "tool_calls": calls})
         if not text:  # one call alone
             continue
-        found = Action(text, form=chat.answer_form).tool_calls
-        assert [each["function"] for each in found] == [each["function"] for each in calls]
+        parsed_calls = Action(text, form=chat.answer_form).tool_calls
+        assert [each["function"] for each in parsed_calls] == [each["function"] for each in calls]
 
 
 def test_a_schema_keeps_a_text_that_looks_like_a_number():
@@ -114,9 +114,9 @@ def test_a_text_of_a_script_is_in_the_form_of_hermes(text, expected):
     ],
 )
 def test_a_malformed_tool_call_holds_its_error(text, error):
-    [found] = Action(f"I look. {text}").tool_calls
-    assert found["function"] == {"name": "", "arguments": found["function"]["arguments"]}
-    assert error in found["error"]
+    [parsed_call] = Action(f"I look. {text}").tool_calls
+    assert parsed_call["function"] == {"name": "", "arguments": parsed_call["function"]["arguments"]}
+    assert error in parsed_call["error"]
 
 
 def test_an_answer_of_gpt_oss_in_the_order_that_the_model_writes():
@@ -136,11 +136,11 @@ def test_a_json_answer_is_not_a_tool_call():
 
 def test_the_parts_are_kept_in_a_process_and_not_read_for_nothing():
     chat = Chat(gallery_tokenizer("glm4moe"))
-    asked = []
-    text = written("glm4moe", "call and reasoning")[0].removesuffix("<|observation|>")
-    action = Action(text, "length", lambda: asked.append(1) or chat.answer_form())
+    form_requests = []
+    text = written_texts("glm4moe", "call and reasoning")[0].removesuffix("<|observation|>")
+    action = Action(text, "length", lambda: form_requests.append(1) or chat.answer_form())
     assert action == text
-    assert not asked, "the form is asked for with the first part"
+    assert not form_requests, "the form is asked for with the first part"
     again = pickle.loads(pickle.dumps(action))
     assert (again, again.finish_reason, parts(again)) == (action, "length", parts(action))
     assert parts(again) == READ["call and reasoning"]
@@ -153,15 +153,15 @@ def test_tools_are_called_in_the_form_of_the_template(name):
     template, special, end = FAMILIES.get(name.removeprefix("F:"), ("", (), ""))
     tok = tokenizer_of(template, "<s>", end, special) if template else gallery_tokenizer(name)
     chat = Chat(tok)
-    given = plain_message(
+    message = plain_message(
         {"role": "assistant", "content": "", "tool_calls": [call("calculator", expression="73+15")]}, "an answer"
     )
-    text = chat._template.written(given)
+    text = chat._template.written(message)
     if not text:
         function = {"name": "calculator", "arguments": {"expression": "73+15"}}
         text = f"<tool_call>\n{json.dumps(function)}\n</tool_call>"
     world = ToolEnvironment(
-        [Task("sum", "73 + 15?", "sums", "88")], [Calculator()], lambda task, said: said == task.payload
+        [Task("sum", "73 + 15?", "sums", "88")], [Calculator()], lambda task, answer: answer == task.payload
     )
     episode = world.reset(world.tasks(1)[0], 0)
     outcome = episode.step(Action(text, form=chat.answer_form))
@@ -178,8 +178,8 @@ def test_reasoning_gym_ignores_answers_inside_reasoning():
     assert world.reset(task, 0).step(Action(f"<think>Or {right}")).flags == StepFlag.FORMAT_ERROR
     assert world.reset(task, 0).step(Action(f"<think>Or <answer>1</answer></think>{right}")).success
     chat = Chat(gallery_tokenizer("gptoss"))
-    said = f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{right}"
-    assert world.reset(task, 0).step(Action(said, form=chat.answer_form)).success
+    text = f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{right}"
+    assert world.reset(task, 0).step(Action(text, form=chat.answer_form)).success
 
 
 @pytest.mark.timeout(20)

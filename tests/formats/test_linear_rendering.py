@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from chat_gallery import NAMES, TOOLS, call, gallery_tokenizer, says, tool
+from chat_gallery import NAMES, TOOLS, assistant, call, gallery_tokenizer, tool
 
 from agentrl_core.engine.chat_messages import plain_message
 from agentrl_core.engine.chat_template import ChatTemplate
@@ -31,11 +31,11 @@ def long_chat(kind, answers):
     messages = [user("how warm is it?")]
     for number in range(answers - 1):
         if kind == "calls":
-            messages += [says("", call("weather", 1, city=f"city {number}")), tool(f"{number} degrees")]
+            messages += [assistant("", call("weather", 1, city=f"city {number}")), tool(f"{number} degrees")]
         else:
             thought = {"reasoning_content": f"because {number}"} if kind == "thoughts" else {}
-            messages += [says(f"Cold {number}.", **thought), user(f"And day {number}?")]
-    return plain([*messages, says("Warm.")])
+            messages += [assistant(f"Cold {number}.", **thought), user(f"And day {number}?")]
+    return plain([*messages, assistant("Warm.")])
 
 
 def plain(messages):
@@ -101,13 +101,13 @@ def any_chat(source, length):
             {"reasoning_content": source.choice(["why", "It is", "cold"])} if source.random() < 0.7 * thinks else {}
         )
         if source.random() < 0.6:
-            messages.append(says("", call("weather", 1, city=source.choice(["Oslo", 'R"m', "a"])), **thought))
+            messages.append(assistant("", call("weather", 1, city=source.choice(["Oslo", 'R"m', "a"])), **thought))
             messages.append(tool(source.choice(["4 degrees", "warm", '{"a": 1}', "a"])))
         else:
             text = source.choice(["Cold.", "a", "user", "\n\nWarm\n", "", "<|im_start|>assistant\nno"])
-            messages.append(says(text, **thought))
+            messages.append(assistant(text, **thought))
             messages.append(user(source.choice(["And?", "tomorrow", "a", "assistant"])))
-    return plain([*messages, says("Warm.")])
+    return plain([*messages, assistant("Warm.")])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -118,9 +118,9 @@ def test_answers_are_those_that_are_rendered_one_by_one(name):
         messages, tools = any_chat(source, length), TOOLS if source.random() < 0.7 else ()
         assert outcome(template.answers, messages, tools) == outcome(each_on_its_own, template, messages, tools)
     simple = long_chat("answers", 12)
-    found = outcome(template.answers, simple)
-    assert len(found) == 12
-    assert found == outcome(each_on_its_own, template, simple, ())
+    answers = outcome(template.answers, simple)
+    assert len(answers) == 12
+    assert answers == outcome(each_on_its_own, template, simple, ())
 
 
 def test_a_template_that_counts_is_not_cut():
@@ -132,10 +132,10 @@ def test_a_template_that_counts_is_not_cut():
     )
     template = ChatTemplate(tok)
     messages = long_chat("answers", 12)
-    found = template.answers(messages)
+    answers = template.answers(messages)
     assert outcome(template.answers, messages) == outcome(each_on_its_own, template, messages, ())
-    assert "late" not in tok.decode(found[3].context)
-    assert "late" in tok.decode(found[-1].context)
+    assert "late" not in tok.decode(answers[3].context)
+    assert "late" in tok.decode(answers[-1].context)
 
 
 CHATML = (
@@ -185,9 +185,9 @@ def test_an_answer_that_is_not_rendered_after_all_before_it_hides_nothing(name, 
     question, answer = messages[2 * odd], messages[2 * odd + 1]
     question["content"] = "!" + question["content"] + " /no_think, and do say it at some length, please"
     answer["content"] = answer["content"] + " It is said at some length, as it was asked for."
-    found = outcome(template.answers, messages)
-    assert found == outcome(each_on_its_own, template, messages, ())
-    texts = ["".join(map(tok.decode, pair)) for _, *pair in found] if isinstance(found, list) else []
+    answers = outcome(template.answers, messages)
+    assert answers == outcome(each_on_its_own, template, messages, ())
+    texts = ["".join(map(tok.decode, pair)) for _, *pair in answers] if isinstance(answers, list) else []
     assert texts == [] or any(text != texts[0] for text in texts)
 
 
@@ -199,8 +199,8 @@ def test_flags_of_earlier_turns_are_remembered_in_their_order():
         messages = long_chat("answers", 14)
         for place, flag in flags.items():
             messages[2 * place]["content"] += f" {flag}"
-        found = outcome(template.answers, messages)
-        assert found == outcome(each_on_its_own, template, messages, ())
-        opened = [tok.decode(context).endswith("<think></think>") for _, context, _ in found]
+        answers = outcome(template.answers, messages)
+        assert answers == outcome(each_on_its_own, template, messages, ())
+        opened = [tok.decode(context).endswith("<think></think>") for _, context, _ in answers]
         assert True in opened
         assert False in opened

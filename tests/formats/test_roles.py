@@ -37,8 +37,8 @@ def test_system_message_in_the_middle_is_in_the_context_or_rejected():
 
 def test_a_refusal_survives_a_round_trip_through_atif():
     chat = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": None, "refusal": "No."}]}
-    [written] = to_atif(from_chats([chat], byte_tokenizer(FIRST_SYSTEM)))
-    assert written["steps"][1]["message"] == "No."
-    del written["steps"][1]["metrics"]
-    [back] = to_chats(from_atif([written], byte_tokenizer(FIRST_SYSTEM)))
+    [exported] = to_atif(from_chats([chat], byte_tokenizer(FIRST_SYSTEM)))
+    assert exported["steps"][1]["message"] == "No."
+    del exported["steps"][1]["metrics"]
+    [back] = to_chats(from_atif([exported], byte_tokenizer(FIRST_SYSTEM)))
     assert back["messages"][1]["refusal"] == "No."

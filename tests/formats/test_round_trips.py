@@ -87,11 +87,16 @@ def trace(source):
     nodes = [{"parent": None, "message": message, "token_ids": [1, 2], "mask": [False] * 2, "sampled": False}]
     for turn in range(source.randint(1, 3)):
         answer = {"role": "assistant", "content": "Cold.", **source.more()}
-        said = {"token_ids": [3, 4, 5 + turn], "mask": [False, True, True], "sampled": True, "logprobs": [-0.5, -0.25]}
-        nodes.append({"parent": source.choice([0, len(nodes) - 1]), "message": answer, **said, **source.more()})
+        token_fields = {
+            "token_ids": [3, 4, 5 + turn],
+            "mask": [False, True, True],
+            "sampled": True,
+            "logprobs": [-0.5, -0.25],
+        }
+        nodes.append({"parent": source.choice([0, len(nodes) - 1]), "message": answer, **token_fields, **source.more()})
         reply = {"role": "tool", "content": "4", **source.more()}
-        shown = {"token_ids": [9], "mask": [False], "sampled": False}
-        nodes.append({"parent": len(nodes) - 1, "message": reply, **shown, **source.more()})
+        reply_fields = {"token_ids": [9], "mask": [False], "sampled": False}
+        nodes.append({"parent": len(nodes) - 1, "message": reply, **reply_fields, **source.more()})
     right = {"score": source.choice([0, 1, 0.3]), "weight": source.choice([1, 2.0, None]), **source.more()}
     task = {"type": "T", "data": {}, "key": source.choice(["k", "l"]), **source.more()}
     more = source.maybe(rewards=[{"right": right}, {}], info=[{"a": None}, {}], tools=[TOOLS])
@@ -104,10 +109,10 @@ def test_records_come_back_also_of_joined_runs(formats, name, seed):
     make, read, write = formats[name]
     source = Source(f"{name} {seed}")
     first, second = ([make(source) for _ in range(3)] for _ in range(2))
-    written = write(read(first))
-    assert written == first
-    assert write(read(written)) == first
-    joined = written + write(read(second))
+    records = write(read(first))
+    assert records == first
+    assert write(read(records)) == first
+    joined = records + write(read(second))
     assert write(read(joined)) == first + second
 
 
@@ -121,9 +126,9 @@ def test_records_of_another_format_come_back_as_they_were_written(formats, name,
     for _ in range(24):
         batch = read([make(source)])
         try:
-            written = write_other(batch)
+            records = write_other(batch)
         except UnsupportedError:  # a chat with several contexts, which the other format does not support
             continue
-        assert write_other(read_other(written)) == written
+        assert write_other(read_other(records)) == records
         compared += 1
     assert compared >= 4

@@ -30,12 +30,15 @@ def template(request):
 
 
 def contexts(batch, tokenizer):
-    found = batch.contexts()
+    token_contexts = batch.contexts()
     texts = []
-    for place in range(len(found.draws)):
-        begin = int(found.offsets[place])
-        steps = range(int(found.steps[place]), int(found.steps[place + 1]))
-        texts += [tokenizer.decode(found.tokens[begin : begin + int(found.begins[step])].tolist()) for step in steps]
+    for place in range(len(token_contexts.draws)):
+        begin = int(token_contexts.offsets[place])
+        steps = range(int(token_contexts.steps[place]), int(token_contexts.steps[place + 1]))
+        texts += [
+            tokenizer.decode(token_contexts.tokens[begin : begin + int(token_contexts.begins[step])].tolist())
+            for step in steps
+        ]
     return texts
 
 
@@ -49,9 +52,9 @@ def test_the_messages_before_an_answer_are_in_its_context(template):
     for chat in CHATS.keys() - of_family(name, REFUSED).keys():
         messages = CHATS[chat]
         answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-        shown = contexts(from_chats([chat_of(chat)], tokenizer), tokenizer)
-        assert len(shown) == len(answers)
-        for place, text in zip(answers, shown, strict=True):
+        context_texts = contexts(from_chats([chat_of(chat)], tokenizer), tokenizer)
+        assert len(context_texts) == len(answers)
+        for place, text in zip(answers, context_texts, strict=True):
             for message in messages[:place]:
                 content = message["content"] or ""
                 if message["role"] == "assistant" and ("tool_calls" in message or not content):

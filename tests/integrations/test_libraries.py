@@ -90,9 +90,9 @@ def test_every_library_reads_every_table(tables: Any, name: str, library: str) -
         assert isinstance(tables, Store)
         return
     expected = pa.table(table)
-    found = OUT[library](table)
-    assert found.column_names == expected.column_names == table.column_names
-    assert found.to_pylist() == expected.to_pylist()
+    result = OUT[library](table)
+    assert result.column_names == expected.column_names == table.column_names
+    assert result.to_pylist() == expected.to_pylist()
 
 
 def buffers(column: pa.ChunkedArray) -> list[int]:
@@ -116,9 +116,9 @@ def test_polars_reads_numbers_without_a_copy(batch: Batch) -> None:
 def test_numbers_without_nulls_are_taken_without_a_copy(make: Callable[[Any], Any]) -> None:
     values = np.arange(1000, dtype=np.float64)
     for begin in (0, 3):
-        found = columns.numbers(make(values)[begin:], "rewards")
-        assert found.ctypes.data == values[begin:].ctypes.data
-        assert len(found) == 1000 - begin
+        numbers = columns.numbers(make(values)[begin:], "rewards")
+        assert numbers.ctypes.data == values[begin:].ctypes.data
+        assert len(numbers) == 1000 - begin
 
 
 VALUES = [9.0, 1.0, 2.0, None, 4.5, 9.0]
@@ -180,9 +180,9 @@ def column_of(library: str, kind: pa.DataType, values: list[Any] = VALUES, cut: 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.float16()])
 def test_floats_of_every_library(library: str, kind: pa.DataType) -> None:
-    found = columns.numbers(column_of(library, kind), "rewards")
-    assert found.dtype == (np.float32 if kind == pa.float32() else np.float64)
-    np.testing.assert_array_equal(found, [1.0, 2.0, np.nan, 4.5])
+    numbers = columns.numbers(column_of(library, kind), "rewards")
+    assert numbers.dtype == (np.float32 if kind == pa.float32() else np.float64)
+    np.testing.assert_array_equal(numbers, [1.0, 2.0, np.nan, 4.5])
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -248,8 +248,8 @@ def test_lists_become_columns_of_tokens(batch: Batch, library: str, kind: Callab
     lengths = np.diff(batch.offsets("token")).tolist()
     values = [[8.0], *np.split(np.arange(sum(lengths)) / 4, np.cumsum(lengths)[:-1]), [8.0]]
     column = column_of(library, kind(pa.float64()), values, slice(1, 1 + len(lengths)))
-    found = batch.with_columns("token", mine=column).column("mine", "token")
-    np.testing.assert_array_equal(found, np.arange(sum(lengths)) / 4)
+    result = batch.with_columns("token", mine=column).column("mine", "token")
+    np.testing.assert_array_equal(result, np.arange(sum(lengths)) / 4)
 
 
 def test_lists_of_the_tables_come_back(batch: Batch) -> None:
@@ -282,5 +282,5 @@ def test_invalid_columns_are_named_in_the_error() -> None:
         columns.numbers(OneCapsule(pa.array(["a"])), "rewards")
     with pytest.raises(InvalidInputError, match="group_ids has 1 nulls, which belong to no group; fill them first"):
         columns.keys(pa.array(["a", None]), "group_ids")
-    with pytest.raises(InvalidInputError, match=r"steps has Arrow type UInt64: .*18446744073709551615"):
+    with pytest.raises(InvalidInputError, match=r"steps has Arrow type UInt64 .*18446744073709551615"):
         columns.integers(OneCapsule(pa.array([2**64 - 1], pa.uint64())), "steps")

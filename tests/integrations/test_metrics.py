@@ -50,7 +50,7 @@ def test_tensorboard_reads_the_written_metrics(tmp_path: Path) -> None:
 
 def logged(file: bytes) -> Iterator[bytes]:
     """Yield the records of a log of LevelDB, which the package writes after seven bytes of its own."""
-    place, whole = 7, b""
+    place, record = 7, b""
     while place < len(file):
         if 32768 - place % 32768 < 7:  # a block ends; no record begins in its last bytes
             place += 32768 - place % 32768
@@ -58,9 +58,9 @@ def logged(file: bytes) -> Iterator[bytes]:
         _, length, kind = struct.unpack_from("<IHB", file, place)
         part = file[place + 7 : place + 7 + length]
         place += 7 + length
-        whole = part if kind in (1, 2) else whole + part  # 1: all of it; 2: its beginning
+        record = part if kind in (1, 2) else record + part  # 1: all of it; 2: its beginning
         if kind in (1, 4):  # 4: its end
-            yield whole
+            yield record
 
 
 def test_weights_and_biases_reads_the_logged_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,9 +88,9 @@ def test_verl() -> None:
     from omegaconf import OmegaConf
     from verl_rows import data
 
-    own, conversion = blocks("verl", "python")
+    plain_code, conversion = blocks("verl", "python")
     names: dict[str, Any] = {}
-    exec(own, names)
+    exec(plain_code, names)
     assert "agentrl_mine" in core_algos.ADV_ESTIMATOR_REGISTRY
     assert "agentrl_mine" in core_algos.POLICY_LOSS_REGISTRY
     names["data"] = data(0)

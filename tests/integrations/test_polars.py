@@ -33,9 +33,9 @@ def collected(batch_or_run: Any, name: str = "trajectories") -> Any:
 @given(seed=st.integers(0, 10_000))
 def test_paths_are_the_tokens_that_were_appended(seed: int) -> None:
     batch, paths = grow(seed, groups=3, turns=5)
-    found = collected(batch).agentrl.paths(scan(batch))
-    assert found["trajectory_id"].to_list() == list(range(len(paths)))
-    for path, row in zip(paths, found.rows(named=True), strict=True):
+    path_rows = collected(batch).agentrl.paths(scan(batch))
+    assert path_rows["trajectory_id"].to_list() == list(range(len(paths)))
+    for path, row in zip(paths, path_rows.rows(named=True), strict=True):
         assert row["tokens"] == [token.token for token in path.tokens]
         assert row["kinds"] == [token.kind for token in path.tokens]
         assert row["trainable"] == [int(token.trainable) for token in path.tokens]
@@ -47,9 +47,9 @@ def test_paths_are_the_tokens_that_were_appended(seed: int) -> None:
 @given(seed=st.integers(0, 10_000))
 def test_steps_are_the_actions_that_were_closed(seed: int) -> None:
     batch, paths = grow(seed, groups=3, turns=5)
-    found = collected(batch).agentrl.steps(scan(batch)).partition_by("trajectory_id", as_dict=True)
+    steps_by_trajectory = collected(batch).agentrl.steps(scan(batch)).partition_by("trajectory_id", as_dict=True)
     for number, path in enumerate(paths):
-        rows = found[(number,)].rows(named=True) if (number,) in found else []
+        rows = steps_by_trajectory[(number,)].rows(named=True) if (number,) in steps_by_trajectory else []
         assert [row["step"] for row in rows] == list(range(len(path.steps)))
         for row, (begin, end, reward) in zip(rows, path.steps, strict=True):
             assert row["start"] == begin
@@ -63,8 +63,8 @@ def test_nodes_of_a_path_make_the_path(seed: int) -> None:
     batch, _ = grow(seed, groups=3, turns=5)
     run = scan(batch)
     nodes = collected(batch).agentrl.nodes(run)
-    cut = nodes.with_columns(pl.col("tokens").list.head("end"))
-    joined = cut.group_by("trajectory_id", maintain_order=True).agg(pl.col("tokens").list.explode())
+    path_nodes = nodes.with_columns(pl.col("tokens").list.head("end"))
+    joined = path_nodes.group_by("trajectory_id", maintain_order=True).agg(pl.col("tokens").list.explode())
     assert joined["tokens"].to_list() == collected(batch).agentrl.paths(run)["tokens"].to_list()
     assert (nodes["end"] <= nodes["tokens"].list.len()).all()
 
@@ -82,10 +82,10 @@ def computed(seed: int) -> Batch:
 @given(seed=st.integers(0, 10_000))
 def test_tokens_are_the_token_level_of_the_batch(seed: int) -> None:
     batch = computed(seed)
-    found = collected(batch, "draws").agentrl.tokens(scan(batch))
+    token_rows = collected(batch, "draws").agentrl.tokens(scan(batch))
     names = {"token": "token", "logprob": "behaviour_logprob", "trainable": "trainable", "token_position": "position"}
     for mine, theirs in {**names, **{name: name for name in ("score", "bonus", "weight", "value")}}.items():
-        column = found[mine].fill_null(np.nan) if found[mine].dtype.is_float() else found[mine]
+        column = token_rows[mine].fill_null(np.nan) if token_rows[mine].dtype.is_float() else token_rows[mine]
         np.testing.assert_array_equal(column.to_numpy(), batch.column(theirs, "token"), err_msg=mine)
 
 
@@ -108,8 +108,8 @@ def test_a_sequence_has_every_trained_token_of_its_draw(seed: int) -> None:
     both = exploded.join(inside, on=["draw_id", "token_position"], how="left", suffix="_of_token")
     for name in ("bonus", "weight", "score"):
         expected = both[f"{name}_of_token"]
-        got = both[name] if name != "score" else both.select(pl.when(expected.is_not_null()).then("score"))["score"]
-        assert got.equals(expected, null_equal=True), name
+        actual = both[name] if name != "score" else both.select(pl.when(expected.is_not_null()).then("score"))["score"]
+        assert actual.equals(expected, null_equal=True), name
     assert both["trainable"].to_list() == both["token_trainable"].fill_null(0).to_list()
     assert exploded["trainable"].sum() == tokens["trainable"].sum()
     paths = draws.select("trajectory_id").agentrl.paths(run)["tokens"].to_list()
@@ -242,21 +242,21 @@ def test_lazy_frames_give_the_same(recorded: Path, method: str) -> None:
 def test_selecting_columns_or_rows_does_not_change_their_values(recorded: Path, method: str) -> None:
     run = scan(recorded)
     lazy = getattr(run.draws.agentrl, method)(run)
-    whole = lazy.collect()
-    assert len(whole.columns) > len(run.draws.collect_schema())
-    for name in whole.columns:
-        assert_frame_equal(lazy.select(name).collect(), whole.select(name))
+    full = lazy.collect()
+    assert len(full.columns) > len(run.draws.collect_schema())
+    for name in full.columns:
+        assert_frame_equal(lazy.select(name).collect(), full.select(name))
     # A filter on stored columns, on added columns, and on both.
-    first = whole.filter(pl.col("iteration") == 1)
-    added = next(name for name in reversed(whole.columns) if first[name].null_count() < len(first))
+    first = full.filter(pl.col("iteration") == 1)
+    added = next(name for name in reversed(full.columns) if first[name].null_count() < len(first))
     assert added not in run.draws.collect_schema()
     conditions = [pl.col("draw_id") % 2 == 1, pl.col(added).is_not_null() & (pl.col("iteration") == 1)]
     for condition in [*conditions, conditions[0] | conditions[1]]:
-        kept = whole.filter(condition)
-        assert 0 < len(kept) < len(whole)
-        assert_frame_equal(lazy.filter(condition).collect(), kept)
-        assert lazy.filter(condition).select(pl.len()).collect().item() == len(kept)
-    assert_frame_equal(lazy.head(3).collect(), whole.head(3))
+        filtered = full.filter(condition)
+        assert 0 < len(filtered) < len(full)
+        assert_frame_equal(lazy.filter(condition).collect(), filtered)
+        assert lazy.filter(condition).select(pl.len()).collect().item() == len(filtered)
+    assert_frame_equal(lazy.head(3).collect(), full.head(3))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -264,10 +264,10 @@ def test_a_row_twice_is_two_rows(recorded: Path, method: str) -> None:
     run = scan(recorded)
     once = run.draws.head(3).collect().with_columns(copy=pl.lit(0))
     twice = pl.concat([once, once.with_columns(copy=pl.lit(1))])
-    found = getattr(twice.agentrl, method)(run)
+    result = getattr(twice.agentrl, method)(run)
     expected = getattr(once.agentrl, method)(run)
     for copy in (0, 1):
-        assert_frame_equal(found.filter(copy=copy).drop("copy"), expected.drop("copy"))
+        assert_frame_equal(result.filter(copy=copy).drop("copy"), expected.drop("copy"))
 
 
 def test_each_iteration_has_the_columns_of_its_recipe(recorded: Path) -> None:
@@ -282,17 +282,17 @@ def test_each_iteration_has_the_columns_of_its_recipe(recorded: Path) -> None:
 
 def test_facts_of_trajectories_and_tasks(recorded: Path) -> None:
     run = scan(recorded)
-    found = run.draws.agentrl.trajectories(run).collect()
-    assert len(found) == len(run.draws.collect()) > 0
+    trajectories = run.draws.agentrl.trajectories(run).collect()
+    assert len(trajectories) == len(run.draws.collect()) > 0
     latest = {row["task_id"]: row["attempts"] for row in run.tasks.collect().rows(named=True)}
     assert len(run.tasks.collect()) > len(latest), "a row for each change"
     now = run.latest_tasks.collect()
     assert dict(zip(now["task_id"], now["attempts"], strict=True)) == latest
     assert len(now) == len(latest)
-    assert found["task_attempts"].to_list() == [latest[task] for task in found["task_id"]]
+    assert trajectories["task_attempts"].to_list() == [latest[task] for task in trajectories["task_id"]]
     rewards = dict(run.trajectories.select("trajectory_id", "reward").collect().rows())
-    assert found["reward"].to_list() == [rewards[trajectory] for trajectory in found["trajectory_id"]]
-    assert (found["trajectory_group_id"] == found["group_id"]).all()
+    assert trajectories["reward"].to_list() == [rewards[trajectory] for trajectory in trajectories["trajectory_id"]]
+    assert (trajectories["trajectory_group_id"] == trajectories["group_id"]).all()
 
 
 @pytest.mark.parametrize("kind", [pl.Float32, pl.Float64, pl.Int8, pl.Int64])
@@ -303,12 +303,12 @@ def test_group_relative_is_the_kernel(kind: Any) -> None:
     scores = rewards.to_numpy() if rewards.dtype.is_float() else rewards.to_numpy().astype(np.float64)
     for options in ({}, {"scale": "none"}, {"ddof": 0, "eps": 0.5}):
         expected = advantage.group_relative(scores, frame["group_id"], **options)
-        for found in (
+        for result in (
             frame.agentrl.group_relative("reward", **options),
             frame.lazy().agentrl.group_relative("reward", name="advantage", **options).collect(),
             frame.with_columns(advantage=pl.col("reward").agentrl.group_relative(pl.col("group_id"), **options)),
         ):
-            np.testing.assert_array_equal(found["advantage"].to_numpy(), expected, strict=True)
+            np.testing.assert_array_equal(result["advantage"].to_numpy(), expected, strict=True)
     schema = frame.lazy().agentrl.group_relative("reward").collect_schema()
     assert schema["advantage"] == (pl.Float32 if kind == pl.Float32 else pl.Float64)
 
@@ -316,8 +316,8 @@ def test_group_relative_is_the_kernel(kind: Any) -> None:
 def test_unknown_scores_neither_vote_nor_get_a_value() -> None:
     rewards = [1.0, None, 3.0, float("nan"), float("inf"), 7.0]
     frame = pl.DataFrame({"reward": rewards, "group_id": ["a", "a", "a", "a", "a", "b"]})
-    found = frame.agentrl.group_relative("reward", scale="none", singleton="raw")["advantage"].to_list()
-    assert found == [-1.0, None, 1.0, None, None, 7.0]
+    advantages = frame.agentrl.group_relative("reward", scale="none", singleton="raw")["advantage"].to_list()
+    assert advantages == [-1.0, None, 1.0, None, None, 7.0]
 
 
 def test_words_are_those_of_the_files() -> None:
@@ -382,8 +382,8 @@ def test_a_scan_does_not_change_when_files_are_merged(tmp_path: Path) -> None:
         for stale in (run, later):
             with pytest.raises((NotFoundError, pl.exceptions.ComputeError), match=r"dropped since .* call refresh"):
                 stale.nodes.collect()
-        kept = scan(tmp_path)
-        assert set(kept.draws.collect()["iteration"]) == {12, 13}
+        old_scan = scan(tmp_path)
+        assert set(old_scan.draws.collect()["iteration"]) == {12, 13}
 
 
 def test_a_file_is_found_under_the_name_that_it_has_until_its_commit_is_over(tmp_path: Path) -> None:
@@ -449,8 +449,11 @@ def test_wrong_frames_are_refused(recorded: Path) -> None:
 
 def test_without_polars_the_message_names_the_extra() -> None:
     code = "import sys; sys.modules['polars'] = None; import agentrl_core.integrations.polars"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "MissingDependencyError: agentrl_core.polars needs Polars: pip install 'agentrl-core[polars]'" in done.stderr
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (
+        "MissingDependencyError: agentrl_core.polars needs Polars: pip install 'agentrl-core[polars]'"
+        in completed.stderr
+    )
 
 
 def test_a_run_has_names_where_its_files_have_codes(recorded) -> None:

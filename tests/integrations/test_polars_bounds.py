@@ -148,15 +148,15 @@ Reads = list[tuple[str, int, list[str]]]
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Reads:
     """Return the table, the number of rows and the columns of each read."""
-    found: Reads = []
+    reads: Reads = []
     read = _stored._Table.read
 
-    def counting(self: _stored._Table, rows: _stored._RowRanges, wanted: pl.Schema) -> pl.DataFrame:
-        found.append((self.name, int((rows.ends - rows.firsts).sum()), list(wanted)))
-        return read(self, rows, wanted)
+    def counting(self: _stored._Table, rows: _stored._RowRanges, schema: pl.Schema) -> pl.DataFrame:
+        reads.append((self.name, int((rows.ends - rows.firsts).sum()), list(schema)))
+        return read(self, rows, schema)
 
     monkeypatch.setattr(_stored._Table, "read", counting)
-    return found
+    return reads
 
 
 def counted(read: Reads, name: str) -> int:
@@ -184,47 +184,47 @@ def test_a_filter_reads_the_blocks_that_can_have_its_rows(
     request: pytest.FixtureRequest, folder: str, read: Reads, table: str, wanted: pl.Expr
 ) -> None:
     frame = getattr(scan(request.getfixturevalue(folder)), table)
-    whole = frame.collect()
-    expected = whole.filter(wanted)
+    all_rows = frame.collect()
+    expected = all_rows.filter(wanted)
     assert expected.height > 0
     read.clear()
     assert_frame_equal(frame.filter(wanted).collect(), expected)
-    assert expected.height <= counted(read, table) < whole.height
+    assert expected.height <= counted(read, table) < all_rows.height
 
 
 def test_a_filter_on_lists_reads_all_rows(merged: Path, read: Reads) -> None:
     nodes = scan(merged).nodes
-    wanted = pl.col("tokens").list.len() > 3
-    whole = nodes.collect()
+    condition = pl.col("tokens").list.len() > 3
+    all_rows = nodes.collect()
     read.clear()
-    assert_frame_equal(nodes.filter(wanted).collect(), whole.filter(wanted))
-    assert counted(read, "nodes") == whole.height
+    assert_frame_equal(nodes.filter(condition).collect(), all_rows.filter(condition))
+    assert counted(read, "nodes") == all_rows.height
 
 
 def test_metrics_of_an_iteration_are_found(merged: Path) -> None:
     metrics = scan(merged).metrics
-    found = metrics.filter(pl.col("iteration") == 2).collect()
-    assert_frame_equal(found, metrics.collect().filter(pl.col("iteration") == 2))
-    assert found.height > 0
+    result = metrics.filter(pl.col("iteration") == 2).collect()
+    assert_frame_equal(result, metrics.collect().filter(pl.col("iteration") == 2))
+    assert result.height > 0
 
 
 def test_a_filter_on_a_column_without_bounds_reads_lists_of_matching_rows_only(merged: Path, read: Reads) -> None:
     nodes = scan(merged).nodes
-    whole = nodes.collect()
-    wanted = pl.col("policy_version") == whole["policy_version"].max()
+    all_rows = nodes.collect()
+    condition = pl.col("policy_version") == all_rows["policy_version"].max()
     read.clear()
-    assert_frame_equal(nodes.filter(wanted).collect(), whole.filter(wanted))
+    assert_frame_equal(nodes.filter(condition).collect(), all_rows.filter(condition))
     lists = sum(rows for _, rows, columns in read if "tokens" in columns)
-    assert 0 < lists == whole.filter(wanted).height < whole.height
+    assert 0 < lists == all_rows.filter(condition).height < all_rows.height
 
 
 def test_files_whose_rows_all_pass_are_read_once(recorded: Path, read: Reads) -> None:
     nodes = scan(recorded).nodes
-    whole = nodes.collect()
+    all_rows = nodes.collect()
     every = len(read)
     read.clear()
-    wanted = pl.col("group_id").is_in(whole["group_id"].unique().implode())
-    assert_frame_equal(nodes.filter(wanted).collect(), whole)
+    condition = pl.col("group_id").is_in(all_rows["group_id"].unique().implode())
+    assert_frame_equal(nodes.filter(condition).collect(), all_rows)
     assert len(read) == every > 1
 
 
@@ -235,9 +235,9 @@ def test_a_group_of_a_large_file_is_read_without_the_others(merged: Path) -> Non
 
     (file,) = (merged / "nodes").glob("*.arrow")
     nodes = scan(merged).nodes
-    wanted = nodes.filter(pl.col("group_id") == 30)
+    group_nodes = nodes.filter(pl.col("group_id") == 30)
     before = bytes_read()
-    assert wanted.collect().height > 0
+    assert group_nodes.collect().height > 0
     # Its blocks, of 32 kB and more, and the footer.
     assert bytes_read() - before < file.stat().st_size / 2
 
@@ -269,32 +269,32 @@ def test_a_read_that_leaves_blocks_out_is_the_whole_one_filtered(
     merged: Path, wanted: pl.Expr, columns: list[str] | None, most: int | None
 ) -> None:
     frame = scan(merged).trajectories
-    whole = frame.collect()
+    all_rows = frame.collect()
     frame = frame if most is None else frame.head(most)
-    whole = whole if most is None else whole.head(most)
+    all_rows = all_rows if most is None else all_rows.head(most)
     chosen_columns = pl.all() if columns is None else pl.col(columns)
-    found = frame.filter(wanted).select(chosen_columns).collect()
-    assert_frame_equal(found, whole.filter(wanted).select(chosen_columns))
+    result = frame.filter(wanted).select(chosen_columns).collect()
+    assert_frame_equal(result, all_rows.filter(wanted).select(chosen_columns))
 
 
 @pytest.mark.parametrize("table", ["nodes", "steps", "trajectories", "draws", "draw_columns"])
 def test_bounds_of_blocks_are_the_least_and_the_greatest_value_of_their_rows(merged: Path, table: str) -> None:
     with Store.open(merged, read_only=True) as store:
-        whole = getattr(scan(store), table).collect()
+        all_rows = getattr(scan(store), table).collect()
         ((first, count, _),) = store._core.ranges(table)
         ends, bounds, texts = store._core.blocks(table, first, count)
-    known = {"iteration", "group_id", "trajectory_id"} & set(whole.columns)
+    known = {"iteration", "group_id", "trajectory_id"} & set(all_rows.columns)
     key = {"nodes": "node_id", "steps": "trajectory_id", "trajectories": "trajectory_id"}.get(table, "draw_id")
     assert set(bounds) == known | {key}
     assert len(ends) > 1 or table == "draw_columns"
     assert set(texts) == ({"task_id"} if table == "trajectories" else set())
     begins = [0, *ends[:-1].tolist()]
     for column, (values, block, text) in texts.items():
-        parts = [set(whole[column][begin:end]) for begin, end in zip(begins, ends.tolist(), strict=True)]
+        parts = [set(all_rows[column][begin:end]) for begin, end in zip(begins, ends.tolist(), strict=True)]
         pairs = list(zip(block.tolist(), text.tolist(), strict=True))
         assert [{values[one] for of, one in pairs if of == place} for place in range(len(parts))] == parts
     for column, (least, greatest) in bounds.items():
-        parts = [whole[column][begin:end].to_list() for begin, end in zip(begins, ends.tolist(), strict=True)]
+        parts = [all_rows[column][begin:end].to_list() for begin, end in zip(begins, ends.tolist(), strict=True)]
         assert (least.tolist(), greatest.tolist()) == ([min(part) for part in parts], [max(part) for part in parts])
 
 
@@ -302,15 +302,15 @@ def test_bounds_of_blocks_are_the_least_and_the_greatest_value_of_their_rows(mer
 @given(st.data())
 def test_rows_of_any_ranges_are_those_of_the_whole_table(recorded: Path, data: st.DataObject) -> None:
     with Store.open(recorded, read_only=True) as store:
-        whole = pl.DataFrame(store.nodes).select("node_id", "tokens")
-        cuts = sorted(data.draw(st.sets(st.integers(0, whole.height), max_size=12)))
+        all_rows = pl.DataFrame(store.nodes).select("node_id", "tokens")
+        cuts = sorted(data.draw(st.sets(st.integers(0, all_rows.height), max_size=12)))
         firsts, ends = cuts[: len(cuts) // 2 * 2 : 2], cuts[1::2]
         tables = store._core.columns(
             "nodes", np.array(firsts, np.int64), np.array(ends, np.int64), ["tokens", "node_id"]
         )
-    found = [pl.DataFrame(table) for table in tables]
-    expected = pl.concat([whole.clear(), *(whole[first:end] for first, end in zip(firsts, ends, strict=True))])
-    assert_frame_equal(pl.concat([whole.clear(), *found]), expected)
+    frames = [pl.DataFrame(table) for table in tables]
+    expected = pl.concat([all_rows.clear(), *(all_rows[first:end] for first, end in zip(firsts, ends, strict=True))])
+    assert_frame_equal(pl.concat([all_rows.clear(), *frames]), expected)
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
@@ -318,36 +318,36 @@ def test_files_without_block_bounds_are_filtered_correctly(tmp_path: Path, versi
     shutil.copytree(Path(__file__).parents[1] / "data" / version, tmp_path / "run")
     for name, column in (("nodes", "group_id"), ("trajectories", "iteration"), ("draws", "trajectory_id")):
         frame = getattr(scan(tmp_path / "run"), name)
-        whole = frame.collect()
-        for value in whole[column].unique().to_list():
-            found = frame.filter(pl.col(column) == value).collect()
-            assert_frame_equal(found, whole.filter(pl.col(column) == value))
-            assert found.height > 0
+        all_rows = frame.collect()
+        for value in all_rows[column].unique().to_list():
+            result = frame.filter(pl.col(column) == value).collect()
+            assert_frame_equal(result, all_rows.filter(pl.col(column) == value))
+            assert result.height > 0
 
 
 def test_lists_of_rows_between_distant_matches_are_not_read(merged: Path, read: Reads) -> None:
     nodes = scan(merged).nodes
-    whole = nodes.collect()
-    far = whole["group_id"].unique().sort()[::5]
+    all_rows = nodes.collect()
+    far = all_rows["group_id"].unique().sort()[::5]
     read.clear()
-    wanted = pl.col("group_id").is_in(far.implode())
-    assert_frame_equal(nodes.filter(wanted).collect(), whole.filter(wanted))
+    condition = pl.col("group_id").is_in(far.implode())
+    assert_frame_equal(nodes.filter(condition).collect(), all_rows.filter(condition))
     lists = sum(rows for _, rows, columns in read if "tokens" in columns)
-    assert lists == whole.filter(wanted).height < whole.height / 2
+    assert lists == all_rows.filter(condition).height < all_rows.height / 2
 
 
 def test_paths_of_an_iteration_read_its_blocks(merged: Path, read: Reads) -> None:
     run = scan(merged)
-    whole = run.trajectories.agentrl.paths(run).collect()
+    all_paths = run.trajectories.agentrl.paths(run).collect()
     every = counted(read, "nodes")
     read.clear()
     last = run.trajectories.filter(pl.col("iteration") == ITERATIONS - 1)
-    assert_frame_equal(last.agentrl.paths(run).collect(), whole.filter(pl.col("iteration") == ITERATIONS - 1))
+    assert_frame_equal(last.agentrl.paths(run).collect(), all_paths.filter(pl.col("iteration") == ITERATIONS - 1))
     assert 0 < counted(read, "nodes") < every / 2
 
 
 def test_a_filter_that_nothing_passes_reads_nothing(recorded: Path, read: Reads) -> None:
     run = scan(recorded)
-    found = run.nodes.filter(pl.col("group_id") < -np.int64(1)).collect()
-    assert (found.height, found.schema) == (0, run.nodes.collect_schema())
+    result = run.nodes.filter(pl.col("group_id") < -np.int64(1)).collect()
+    assert (result.height, result.schema) == (0, run.nodes.collect_schema())
     assert read == []

@@ -42,10 +42,10 @@ def order(rows: Sequences) -> list[int]:
 @given(st.integers(0, 2**32), st.booleans())
 def test_every_sampled_token_is_there_once_with_its_numbers(seed: int, several: bool) -> None:
     rows = drawn(seed, several=several)
-    batch, kept = rows.batch, order(rows)
+    batch, row_order = rows.batch, order(rows)
     for name, column in (("responses", "token"), ("logprobs", "behaviour_logprob"), ("value", "value")):
-        given_rows = rows.columns[name] if name in rows.columns else getattr(rows, name)
-        expected = [x for row in kept for x, m in zip(given_rows[row], rows.masks[row], strict=True) if m]
+        row_values = rows.columns[name] if name in rows.columns else getattr(rows, name)
+        expected = [x for row in row_order for x, m in zip(row_values[row], rows.masks[row], strict=True) if m]
         np.testing.assert_allclose(batch.column(column, "token"), expected, rtol=1e-6)
     for row, values in enumerate(rows.spread(batch.column("value", "token"))):
         np.testing.assert_allclose(values, rows.columns["value"][row] * rows.masks[row])
@@ -73,18 +73,18 @@ def test_a_reward_belongs_to_the_turn_before_it(seed: int, several: bool) -> Non
 @given(st.integers(0, 2**32))
 def test_a_batch_gives_the_rows_back(seed: int) -> None:
     rows = drawn(seed, several=False)
-    back, kept = Sequences.of(rows.batch, columns=["value"]), order(rows)
-    assert len(back.prompts) == len(kept)
-    for found, row in enumerate(kept):
+    back, row_order = Sequences.of(rows.batch, columns=["value"]), order(rows)
+    assert len(back.prompts) == len(row_order)
+    for place, row in enumerate(row_order):
         mask = np.asarray(rows.masks[row])
         first, last = np.flatnonzero(mask)[[0, -1]]  # tokens before the first sampled one are prompt
         read = [*rows.prompts[row], *rows.responses[row][:first]]
-        assert back.prompts[found].tolist() == read
-        assert back.responses[found].tolist() == rows.responses[row][first : last + 1].tolist()
-        assert back.masks[found].tolist() == mask[first : last + 1].tolist()
-        np.testing.assert_allclose(back.rewards[found].sum(), rows.rewards[row].sum(), rtol=1e-5, atol=1e-5)
+        assert back.prompts[place].tolist() == read
+        assert back.responses[place].tolist() == rows.responses[row][first : last + 1].tolist()
+        assert back.masks[place].tolist() == mask[first : last + 1].tolist()
+        np.testing.assert_allclose(back.rewards[place].sum(), rows.rewards[row].sum(), rtol=1e-5, atol=1e-5)
         for ours, theirs in ((back.logprobs, rows.logprobs), (back.columns["value"], rows.columns["value"])):
-            np.testing.assert_allclose(ours[found], (theirs[row] * mask)[first : last + 1], rtol=1e-6)
+            np.testing.assert_allclose(ours[place], (theirs[row] * mask)[first : last + 1], rtol=1e-6)
 
 
 def test_rows_of_a_rollout_are_one_member_of_the_group() -> None:

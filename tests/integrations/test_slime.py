@@ -85,11 +85,11 @@ def test_grpo_advantages_match_the_reward_normalisation_of_slime(seed: int) -> N
     rewards = torch.tensor([sample.reward for sample in samples]).reshape(-1, 4)
     centred = rewards - rewards.mean(dim=-1, keepdim=True)
     expected = (centred / (centred.std(dim=-1, keepdim=True) + 1e-6)).flatten()
-    for sample, found, number in zip(samples, data["advantages"], expected, strict=True):
+    for sample, row_values, number in zip(samples, data["advantages"], expected, strict=True):
         mask = torch.tensor(sample.loss_mask or [1] * sample.response_length)
-        torch.testing.assert_close(found, number * mask, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(row_values, number * mask, rtol=1e-5, atol=1e-5)
     assert all(isinstance(value, float) for value in data["rewards"])
-    assert [len(found) for found in data["returns"]] == [sample.response_length for sample in samples]
+    assert [len(row_values) for row_values in data["returns"]] == [sample.response_length for sample in samples]
 
 
 def test_samples_of_one_rollout_are_one_member_and_turns_have_own_advantages() -> None:
@@ -99,8 +99,8 @@ def test_samples_of_one_rollout_are_one_member_and_turns_have_own_advantages() -
         Sample(group_index=0, index=1, rollout_id=7, tokens=[1, 4, 5], response_length=2, reward=1.0),
         Sample(group_index=0, index=2, rollout_id=8, tokens=[1, 2, 6], response_length=2, reward=0.0),
     ]
-    found = credited(split, Functions(recipes.GRPO))["advantages"]
-    assert [round(values[0].item(), 4) for values in found] == [0.7071, 0.7071, -0.7071]
+    advantages = credited(split, Functions(recipes.GRPO))["advantages"]
+    assert [round(values[0].item(), 4) for values in advantages] == [0.7071, 0.7071, -0.7071]
 
     turns = recipes.GRPO.replace(
         advantage=(
@@ -121,8 +121,8 @@ def test_samples_of_one_rollout_are_one_member_and_turns_have_own_advantages() -
         for index, (reward, steps) in enumerate([(1.0, [1.0, 0.0]), (0.0, [0.0, 0.0])])
     ]
     # Later rewards add up to 1 + (0 + 1) = 2 and 1 against 0 and 0, so +-1 in the first turn and +-0.5 in the second.
-    found = credited(paid, Functions(turns))["advantages"]
-    assert [values.tolist() for values in found] == [[1.0, 0.0, 0.5], [-1.0, 0.0, -0.5]]
+    advantages = credited(paid, Functions(turns))["advantages"]
+    assert [values.tolist() for values in advantages] == [[1.0, 0.0, 0.5], [-1.0, 0.0, -0.5]]
 
 
 def test_invalid_rewards_are_rejected() -> None:
@@ -167,11 +167,11 @@ def test_a_collector_makes_slimes_rollouts() -> None:
     batch = arl.Collector(same, same, recipes.GRPO)(tasks=2, group_size=4)
     expected = Sequences.of(recipes.GRPO.credit(batch), columns=["advantage"])
     _, rewards = functions.rewards(args, flat)
-    for sample, found, prompt, response, values in zip(
+    for sample, actual, prompt, response, values in zip(
         flat, rewards, expected.prompts, expected.responses, expected.columns["advantage"], strict=True
     ):
         assert sample.tokens == [*prompt.tolist(), *response.tolist()]
-        np.testing.assert_allclose(found, values, atol=1e-6)
+        np.testing.assert_allclose(actual, values, atol=1e-6)
     assert functions.rollouts(args, 1, None).samples[0][0].rollout_id == 8
     with pytest.raises(UnsupportedError, match="training rollouts only"):
         functions.rollouts(args, 2, None, evaluation=True)
@@ -235,9 +235,9 @@ def test_the_loss_equals_the_loss_of_slime_for_the_same_formula(per_token: bool)
         expected, _ = theirs.policy_loss_function(args, batch, logits, reduce)
     (their_gradient,) = torch.autograd.grad(expected, logits)
     recipe = recipes.GRPO.replace(loss=loss.Policy(clip=loss.Clip(0.2, 0.2)))
-    found, log = Functions(recipe).loss(args, batch, logits, reduce)
-    (our_gradient,) = torch.autograd.grad(found, logits)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    loss_value, log = Functions(recipe).loss(args, batch, logits, reduce)
+    (our_gradient,) = torch.autograd.grad(loss_value, logits)
+    assert loss_value.item() == pytest.approx(expected.item(), rel=1e-5)
     torch.testing.assert_close(our_gradient, their_gradient, rtol=1e-5, atol=1e-6)
     assert their_gradient.abs().max() > 1e-3
     assert log["ratio"] / len(samples) > 0.1

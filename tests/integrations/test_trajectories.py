@@ -57,16 +57,16 @@ def collected() -> arl.Batch:
     return arl.Collector(world, world, recipes.GRPO)(tasks=2, group_size=6)
 
 
-def same(found: arl.Batch, expected: arl.Batch) -> None:
+def same(actual: arl.Batch, expected: arl.Batch) -> None:
     for level, names in (
         ("token", ("token", "behaviour_logprob", "position")),
         ("draw", ("reward",)),
         ("step", ("reward",)),
     ):
         for name in names:
-            np.testing.assert_allclose(found.column(name, level), expected.column(name, level), rtol=1e-6)
-    assert found.keys("group_id", "draw").tolist() == expected.keys("group_id", "draw").tolist()
-    assert found.contexts().tokens.tolist() == expected.contexts().tokens[: len(found.contexts().tokens)].tolist()
+            np.testing.assert_allclose(actual.column(name, level), expected.column(name, level), rtol=1e-6)
+    assert actual.keys("group_id", "draw").tolist() == expected.keys("group_id", "draw").tolist()
+    assert actual.contexts().tokens.tolist() == expected.contexts().tokens[: len(actual.contexts().tokens)].tolist()
 
 
 def test_chats_come_back_as_they_went() -> None:
@@ -113,8 +113,8 @@ def test_chats_go_through_the_other_formats(out: Any, into: Any) -> None:
     batch = from_chats(CHATS, TOKENIZER)
     back = into(list(out(batch)))
     same(back, batch)
-    for found, expected in zip(to_chats(back), CHATS, strict=True):
-        assert found["messages"] == expected["messages"]
+    for chat, expected in zip(to_chats(back), CHATS, strict=True):
+        assert chat["messages"] == expected["messages"]
 
 
 def test_exported_atif_validates_with_the_atif_package() -> None:
@@ -160,8 +160,8 @@ def test_exported_atif_validates_with_the_atif_package() -> None:
             name: value for name, value in before.items() if name != "metrics"
         }
         assert before.get("metrics", {}).items() <= step.get("metrics", {}).items()
-    (shown,) = to_chats(batch)
-    assert shown["messages"] == chat["messages"]
+    (exported_chat,) = to_chats(batch)
+    assert exported_chat["messages"] == chat["messages"]
 
 
 def test_branches_of_a_trace_are_contexts_of_one_trajectory() -> None:
@@ -206,14 +206,14 @@ def test_branches_of_a_trace_are_contexts_of_one_trajectory() -> None:
 
 def test_exported_traces_contain_the_advantages() -> None:
     batch = recipes.GRPO.credit(collected())
-    found = [
+    advantages = [
         value
         for record in to_verifiers(batch, TOKENIZER)
         for node in record["nodes"]
         for value in node.get("advantages", ())
     ]
-    np.testing.assert_allclose(found, batch.column("advantage", "token"))
-    assert np.abs(found).max() > 0
+    np.testing.assert_allclose(advantages, batch.column("advantage", "token"))
+    assert np.abs(advantages).max() > 0
 
 
 def test_records_that_cannot_be_converted_are_refused() -> None:

@@ -46,9 +46,9 @@ def trl() -> Any:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = pytest.importorskip("trl", reason="TRL is installed by `make test`")
+            module = pytest.importorskip("trl", reason="TRL is installed by `make test`")
             pytest.importorskip("trl.experimental.async_grpo")
-        yield found
+        yield module
 
 
 def watched(recipe: Recipe, folder: Path, *, steps: int = 1, accumulate: int = 2, **options: Any) -> Any:
@@ -116,15 +116,15 @@ def own_step(recipe: Recipe, rows: Sequences, model: torch.nn.Module) -> float:
     return total
 
 
-def rows_of(seen: list[tuple[dict[str, Any], float]], rewards: Any) -> Sequences:
+def rows_of(step_inputs: list[tuple[dict[str, Any], float]], rewards: Any) -> Sequences:
     """Return a trainer's inputs as rows; they are shuffled, so a row's prompt identifies its group."""
     prompts, responses, masks = [], [], []
-    for inputs, _ in seen:
+    for inputs, _ in step_inputs:
         for row in range(len(inputs["prompt_ids"])):
-            held = inputs["completion_mask"][row].bool()
+            is_token = inputs["completion_mask"][row].bool()
             prompts.append(inputs["prompt_ids"][row][inputs["prompt_mask"][row].bool()].tolist())
-            responses.append(inputs["completion_ids"][row][held].tolist())
-            masks.append(inputs.get("tool_mask", inputs["completion_mask"])[row][held].tolist())
+            responses.append(inputs["completion_ids"][row][is_token].tolist())
+            masks.append(inputs.get("tool_mask", inputs["completion_mask"])[row][is_token].tolist())
     return Sequences(
         prompts=prompts,
         responses=responses,
@@ -196,12 +196,12 @@ def test_turn_rewards_give_each_turn_its_own_advantage(tmp_path: Path) -> None:
     rows = rows_of(trainer.seen, paid)
     # Two turns paid a and b have returns a + 0.9 b and b; each is compared with the same turn's mean in its group.
     led = np.array([[ids[0] % 2 + 0.9 * (ids[6] % 3), ids[6] % 3] for ids in rows.responses])
-    found = torch.cat([inputs["advantages"] for inputs, _ in trainer.seen]).numpy()
+    advantages = torch.cat([inputs["advantages"] for inputs, _ in trainer.seen]).numpy()
     for row, group in enumerate(rows.groups):
         members = [place for place, other in enumerate(rows.groups) if other == group]
         first, second = led[row] - led[members].mean(axis=0)
-        np.testing.assert_allclose(found[row], [first, first, 0, 0, second, second, second], atol=1e-6)
-    assert np.abs(found[:, 0] - found[:, 6]).max() > 0.1
+        np.testing.assert_allclose(advantages[row], [first, first, 0, 0, second, second, second], atol=1e-6)
+    assert np.abs(advantages[:, 0] - advantages[:, 6]).max() > 0.1
     expected = own_step(TURNS, rows, before)
     assert sum(value for _, value in trainer.seen) == pytest.approx(expected, abs=1e-5)
 
@@ -217,10 +217,10 @@ def test_a_collector_makes_the_rollouts(tmp_path: Path) -> None:
     for iteration in range(2):
         batch = store.batch(iteration=iteration)
         rows = Sequences.of(TURNS.credit(batch), columns=["advantage"])
-        seen = [inputs for inputs, _ in trainer.seen[2 * iteration : 2 * iteration + 2]]
-        found = {
+        step_inputs = [inputs for inputs, _ in trainer.seen[2 * iteration : 2 * iteration + 2]]
+        actual = {
             tuple(ids[mask.bool()].tolist()): values[mask.bool()].tolist()
-            for inputs in seen
+            for inputs in step_inputs
             for ids, mask, values in zip(
                 inputs["completion_ids"], inputs["completion_mask"], inputs["advantages"], strict=True
             )
@@ -228,10 +228,10 @@ def test_a_collector_makes_the_rollouts(tmp_path: Path) -> None:
         expected = {
             tuple(ids.tolist()): values for ids, values in zip(rows.responses, rows.columns["advantage"], strict=True)
         }
-        assert found.keys() == expected.keys()
-        assert len(found) == 8
+        assert actual.keys() == expected.keys()
+        assert len(actual) == 8
         for ids, values in expected.items():
-            np.testing.assert_allclose(found[ids], values, atol=1e-6)
+            np.testing.assert_allclose(actual[ids], values, atol=1e-6)
     store.close()
 
 
@@ -256,8 +256,8 @@ def test_the_asynchronous_trainer_gets_rows_with_our_advantages() -> None:
     worker.start()
     metrics: Any = defaultdict(list)
     rows = RolloutQueueDataset(worker.rollout_buffer, lambda: 5, worker.check_health, 60.0, metrics)
-    taken = iter(rows)
-    found = [next(taken) for _ in range(16)]
+    row_iterator = iter(rows)
+    samples = [next(row_iterator) for _ in range(16)]
     worker.stop()
     assert worker.metrics_queue.empty()
 
@@ -269,13 +269,13 @@ def test_the_asynchronous_trainer_gets_rows_with_our_advantages() -> None:
         credit, mask = expected.columns["advantage"][row], expected.masks[row]
         turns = np.split(np.flatnonzero(mask), np.flatnonzero(np.diff(np.flatnonzero(mask)) > 1) + 1)
         for turn in turns if np.ptp(credit[mask != 0]) > 1e-6 else [np.concatenate(turns)]:
-            sample = found[checked]
+            sample = samples[checked]
             ids = [*prompt.tolist(), *response[: turn[-1] + 1].tolist()]
             assert list(sample["input_ids"]) == ids
             assert np.flatnonzero(sample["completion_mask"]).tolist() == (turn + len(prompt)).tolist()
             assert float(np.ravel(np.asarray(sample["advantage"]))[0]) == pytest.approx(credit[turn[0]])
             checked += 1
-            if checked == len(found):
+            if checked == len(samples):
                 return
     raise AssertionError(f"only {checked} rows were compared")
 

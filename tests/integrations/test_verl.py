@@ -31,8 +31,8 @@ def registered() -> dict[str, tuple[str, ...]]:
 def credited(rows: verl.DataProto, name: str, **options: object) -> torch.Tensor:
     """Return the advantages as verl computes them."""
     config = verl_config_of_algorithm()
-    found = ray_trainer.compute_advantage(rows, adv_estimator=name, config=config, **options)
-    return found.batch["advantages"].double()
+    result = ray_trainer.compute_advantage(rows, adv_estimator=name, config=config, **options)
+    return result.batch["advantages"].double()
 
 
 def verl_config_of_algorithm() -> object:
@@ -80,9 +80,9 @@ def test_the_entry_point_is_the_one_that_verl_loads() -> None:
 @pytest.mark.usefixtures("registered")
 def test_shared_names_have_verls_numbers(ours: str, theirs: str, options: dict[str, bool], seed: int) -> None:
     expected = credited(data(seed), theirs, **options)
-    found = credited(data(seed), ours)
+    advantages = credited(data(seed), ours)
     assert expected.abs().max() > 0.1
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(advantages, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("registered")
@@ -103,8 +103,8 @@ def test_gae_equals_verls_if_values_are_given() -> None:
     with pytest.raises(RecipeError, match=r"'value'.*trainer\.v1.trainer_mode=agentrl_sync"):
         credited(data(3), "agentrl_gae")
     with extra_columns(columns={"value": list(rows.batch["values"].numpy())}):
-        found = credited(data(3), "agentrl_gae")
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        advantages = credited(data(3), "agentrl_gae")
+    torch.testing.assert_close(advantages, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.usefixtures("registered")
@@ -118,13 +118,13 @@ def test_every_estimator_equals_its_recipe_on_the_same_rollouts() -> None:
         expected = credit.column("advantage", "token")
         if credit.has("weight", "token"):
             expected = expected * credit.column("weight", "token")
-        found = credited(data(5), name)
+        advantages = credited(data(5), name)
         mask = rows.batch["response_mask"].bool()
-        assert (found[~mask] == 0).all()
+        assert (advantages[~mask] == 0).all()
         # The draws of a batch are by group; the first row of each uid gives the order of the groups.
         uids = rows.non_tensor_batch["uid"].tolist()
         order = sorted(range(len(uids)), key=lambda row: (uids.index(uids[row]), row))
-        np.testing.assert_allclose(found[order][mask[order]], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(advantages[order][mask[order]], expected, rtol=1e-5, atol=1e-6, err_msg=name)
         checked += 1
     assert checked >= 65
 
@@ -170,8 +170,8 @@ def test_losses_have_verls_value_and_gradient(theirs: str, ours: loss.Policy, mo
             rollout_is_weights=correction,
         )
         results.append((value.detach(), torch.autograd.grad(value, policy)[0], metrics))
-    (expected, their_gradient, _), (found, our_gradient, metrics) = results
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+    (expected, their_gradient, _), (actual, our_gradient, metrics) = results
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(our_gradient, their_gradient, rtol=1e-6, atol=1e-7)
     assert their_gradient.abs().max() > 1e-4
     assert {"actor/compared/ratio", "actor/compared/clip_fraction"} <= set(metrics)
@@ -192,7 +192,7 @@ def test_the_loss_of_an_actor_is_made_of_ours() -> None:
         return torch.nested.as_nested_tensor(list(values), layout=torch.jagged)
 
     plugin.register(recipes.GRPO.replace(name="actor", loss=loss.Policy(clip=loss.Clip(0.2, 0.2, dual=3.0))))
-    found = {}
+    loss_values = {}
     for mode in ("vanilla", "agentrl_actor"):
         fields = {
             "prompts": nested(torch.ones(len(old), 2, dtype=torch.long)),
@@ -216,10 +216,10 @@ def test_the_loss_of_an_actor_is_made_of_ours() -> None:
         )
         output = {"log_probs": nested(full), "entropy": nested(torch.ones_like(full))}
         value, metrics = ppo_loss(config, output, rows)
-        found[mode] = value.item()
+        loss_values[mode] = value.item()
         assert "actor/kl_loss" in str(metrics.keys()) or "kl_loss" in str(metrics)
-    assert found["agentrl_actor"] == pytest.approx(found["vanilla"], rel=1e-5)
-    assert abs(found["vanilla"]) > 1e-3
+    assert loss_values["agentrl_actor"] == pytest.approx(loss_values["vanilla"], rel=1e-5)
+    assert abs(loss_values["vanilla"]) > 1e-3
 
 
 def test_unsupported_recipes_and_missing_inputs_are_refused() -> None:
@@ -248,11 +248,11 @@ def test_a_dataproto_round_trips(seed: int) -> None:
     uids = rows.non_tensor_batch["uid"].tolist()
     order = sorted(range(len(uids)), key=lambda row: (uids.index(uids[row]), row))
     for row, place in enumerate(order):
-        held = rows.batch["attention_mask"][place].bool()
-        tokens = torch.cat([rows.batch["prompts"][place], rows.batch["responses"][place]])[held].tolist()
+        is_token = rows.batch["attention_mask"][place].bool()
+        tokens = torch.cat([rows.batch["prompts"][place], rows.batch["responses"][place]])[is_token].tolist()
         ours = back.batch["input_ids"][row][back.batch["attention_mask"][row].bool()].tolist()
         last = int(rows.batch["response_mask"][place].nonzero().max()) + 1
-        assert ours == tokens[: int(held[:3].sum()) + last]
+        assert ours == tokens[: int(is_token[:3].sum()) + last]
         assert int(back.batch["response_mask"][row].sum()) == int(rows.batch["response_mask"][place].sum())
 
 

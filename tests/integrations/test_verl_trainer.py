@@ -81,8 +81,8 @@ def advantages(queue: Any, trainers: Any, estimator: str) -> list[list[float]]:
     trainer.global_steps = 3
     batch = queue.KVBatchMeta(keys=KEYS, tags=[{} for _ in KEYS], partition_id="train")
     trainer._compute_advantage(batch, {})
-    found = queue.kv_batch_get(keys=KEYS, partition_id="train", select_fields=["advantages"])["advantages"]
-    return [row.tolist() for row in found]
+    rows = queue.kv_batch_get(keys=KEYS, partition_id="train", select_fields=["advantages"])["advantages"]
+    return [row.tolist() for row in rows]
 
 
 @pytest.mark.usefixtures("trainers")
@@ -96,10 +96,10 @@ def test_the_trainers_are_registered_beside_those_of_verl() -> None:
 def test_rows_of_a_session_are_one_member(queue: Any, trainers: Any) -> None:
     plugin.register_all()
     # Of a: 1, 0, 1 with mean 2/3 and deviation sqrt(1/3): 0.5774 and -1.1547; of b: 1, 0, 0.
-    found = [[round(value, 4) for value in row] for row in advantages(queue, trainers, "agentrl_grpo")]
+    rounded = [[round(value, 4) for value in row] for row in advantages(queue, trainers, "agentrl_grpo")]
     up, down = 0.5773, -1.1547
-    assert found[:4] == [[up, up], [up, 0.0, up], [down, down], [up, up, 0.0, up]]
-    assert [row[0] for row in found[4:]] == [1.1547, -0.5773, -0.5773]
+    assert rounded[:4] == [[up, up], [up, 0.0, up], [down, down], [up, up, 0.0, up]]
+    assert [row[0] for row in rounded[4:]] == [1.1547, -0.5773, -0.5773]
 
 
 def test_states_are_found_in_the_tokens(queue: Any, trainers: Any) -> None:
@@ -114,14 +114,14 @@ def test_states_are_found_in_the_tokens(queue: Any, trainers: Any) -> None:
         logprobs=ROWS["rollout_log_probs"],
     )
     batch = recipes.GIGPO.credit(rows.batch)
-    found = advantages(queue, trainers, "agentrl_gigpo")
-    for ours, theirs in zip(rows.spread(batch.column("advantage", "token")), found, strict=True):
+    values = advantages(queue, trainers, "agentrl_gigpo")
+    for ours, theirs in zip(rows.spread(batch.column("advantage", "token")), values, strict=True):
         np.testing.assert_allclose(theirs, ours, atol=1e-6)
-    assert np.abs(found[3][0] - found[3][3]) > 0.1  # turns differ
-    assert found[2] != found[0]
+    assert np.abs(values[3][0] - values[3][3]) > 0.1  # turns differ
+    assert values[2] != values[0]
 
 
 def test_verls_own_estimators_are_not_replaced(queue: Any, trainers: Any) -> None:
-    found = advantages(queue, trainers, "grpo")
-    assert found[1][1] == 0.0
-    assert found[0][0] == pytest.approx(found[3][0])
+    values = advantages(queue, trainers, "grpo")
+    assert values[1][1] == 0.0
+    assert values[0][0] == pytest.approx(values[3][0])

@@ -39,8 +39,8 @@ def test_the_constant_of_a_minibatch_does_not_follow_the_filter() -> None:
     """LOOP's code: 4 draws, of which 2 remain: a kept draw weighs 1/4, not 1/2."""
     policy = Policy(aggregate="sequence_mean_sum", constant=32.0)
     batch = rollouts([2], [2], [2], [2])
-    kept = batch.token_weights([0, 1], denominator="sequence_mean_sum", constant=4.0)
-    assert kept.tolist() == [1 / 8, 1 / 8, 1 / 8, 1 / 8, 0.0, 0.0, 0.0, 0.0]
+    weight = batch.token_weights([0, 1], denominator="sequence_mean_sum", constant=4.0)
+    assert weight.tolist() == [1 / 8, 1 / 8, 1 / 8, 1 / 8, 0.0, 0.0, 0.0, 0.0]
     update = next(iter(recipes.GRPO.replace(loss=policy).updates(recipes.GRPO.credit(batch))))
     (pack,) = update.pack(max_tokens=64)
     assert pack.streams.weight_kl.tolist() == pytest.approx([1 / 64] * 8)

@@ -64,17 +64,17 @@ def rows(beta: float, bins: list[list[int]]) -> tuple[float, list[list[float]]]:
 def tokens(logits: Tensor, comparison: Comparison, **streams: Tensor) -> loss.Tokens:
     """Return the inputs that a pack gives to a loss, from logits at temperature 1."""
     target, scale = torch.tensor([2, 0, 1]), torch.ones(3, dtype=torch.float64)
-    logprob, entropy, found = score(
+    logprob, entropy, output = score(
         logits, target, scale, comparison.column, entropy_gradient=False, outputs=(), comparisons=[comparison]
     )
     streams = {"weight_kl": torch.tensor(WEIGHTS, dtype=torch.float64), **streams}
-    return loss.Tokens(logprob, entropy, streams, SimpleNamespace(**{comparison.name: found}))
+    return loss.Tokens(logprob, entropy, streams, SimpleNamespace(**{comparison.name: output}))
 
 
-def agree(found: Tensor, logits: Tensor, expected: tuple[float, list[list[float]]]) -> None:
-    found.backward()
+def agree(value: Tensor, logits: Tensor, expected: tuple[float, list[list[float]]]) -> None:
+    value.backward()
     assert logits.grad is not None
-    assert found.item() == pytest.approx(expected[0], abs=1e-12)
+    assert value.item() == pytest.approx(expected[0], abs=1e-12)
     torch.testing.assert_close(logits.grad, torch.tensor(expected[1], dtype=torch.float64), rtol=0, atol=1e-12)
 
 
@@ -82,7 +82,7 @@ def agree(found: Tensor, logits: Tensor, expected: tuple[float, list[list[float]
 def test_the_whole_vocabulary(beta: float) -> None:
     logits = torch.tensor(LOGITS, dtype=torch.float64, requires_grad=True)
     teacher = torch.tensor(TEACHER, dtype=torch.float64).log()
-    comparison = Comparison("divergence", teacher, lambda own, theirs, _: divergence(own, theirs, beta))
+    comparison = Comparison("divergence", teacher, lambda student, target, _: divergence(student, target, beta))
     value, metrics = loss.Divergence(beta=beta, support="vocabulary").evaluate(tokens(logits, comparison))
     agree(value, logits, rows(beta, [[0, 1, 2]] * 3))
     assert metrics["tokens"] == 2
@@ -96,9 +96,9 @@ def test_the_top_token_and_the_tail(beta: float, ids: list[list[int]], bins: lis
     logits = torch.tensor(LOGITS, dtype=torch.float64, requires_grad=True)
     places = torch.tensor(ids)
     top = torch.tensor(TEACHER, dtype=torch.float64).gather(1, places).log()
-    comparison = Comparison("top_logprobs", places, lambda own, ids, _: top_logprobs(own, ids))
-    given = tokens(logits, comparison, teacher_top_ids=places, teacher_top_logprobs=top)
-    value, metrics = loss.Divergence(beta=beta, support="top").evaluate(given)
+    comparison = Comparison("top_logprobs", places, lambda student, ids, _: top_logprobs(student, ids))
+    inputs = tokens(logits, comparison, teacher_top_ids=places, teacher_top_logprobs=top)
+    value, metrics = loss.Divergence(beta=beta, support="top").evaluate(inputs)
     agree(value, logits, rows(beta, bins))
     assert metrics["coverage"].item() == pytest.approx(TEACHER[0][1] + TEACHER[2][2])
     assert metrics["policy_coverage"].item() == pytest.approx(softmax(LOGITS[0])[1] + softmax(LOGITS[2])[2])
@@ -115,9 +115,9 @@ def test_all_tokens_as_top_tokens_equal_the_whole_vocabulary(beta: float, fill: 
     if fill == "absent":
         places = torch.cat([places, torch.full((3, 2), -1)], dim=1)
         top = torch.cat([top, torch.full((3, 2), -torch.inf, dtype=torch.float64)], dim=1)
-    comparison = Comparison("top_logprobs", places, lambda own, ids, _: top_logprobs(own, ids))
-    given = tokens(logits, comparison, teacher_top_ids=places, teacher_top_logprobs=top)
-    value, _ = loss.Divergence(beta=beta, support="top").evaluate(given)
+    comparison = Comparison("top_logprobs", places, lambda student, ids, _: top_logprobs(student, ids))
+    inputs = tokens(logits, comparison, teacher_top_ids=places, teacher_top_logprobs=top)
+    value, _ = loss.Divergence(beta=beta, support="top").evaluate(inputs)
     agree(value, logits, rows(beta, [[0, 1, 2]] * 3))
 
 
@@ -129,8 +129,8 @@ def test_sampled_tokens_give_the_reverse_kl_in_expectation() -> None:
     for token in range(3):
         logprob = logits.log_softmax(-1)[:, token]
         weight = torch.tensor(WEIGHTS, dtype=torch.float64) * logprob.detach().exp()
-        given = loss.Tokens(logprob, None, {"weight_kl": weight, "teacher_logprob": teacher[:, token]})
-        total = total + loss.Divergence(beta=1.0, support="sampled").evaluate(given)[0]
+        inputs = loss.Tokens(logprob, None, {"weight_kl": weight, "teacher_logprob": teacher[:, token]})
+        total = total + loss.Divergence(beta=1.0, support="sampled").evaluate(inputs)[0]
     agree(total, logits, rows(1.0, [[0, 1, 2]] * 3))
 
 
@@ -146,8 +146,8 @@ def test_a_ratio_makes_the_estimate_exact_for_an_older_policy() -> None:
             "teacher_logprob": teacher[:, token],
             "old_logprob": older[:, token],
         }
-        given = loss.Tokens(logits.log_softmax(-1)[:, token], None, streams)
-        total = total + loss.Divergence(beta=1.0, support="sampled", ratio_at_most=1e6).evaluate(given)[0]
+        inputs = loss.Tokens(logits.log_softmax(-1)[:, token], None, streams)
+        total = total + loss.Divergence(beta=1.0, support="sampled", ratio_at_most=1e6).evaluate(inputs)[0]
     agree(total, logits, rows(1.0, [[0, 1, 2]] * 3))
 
 
@@ -157,8 +157,8 @@ def test_a_ratio_is_bounded() -> None:
         "teacher_logprob": torch.tensor([-2.0, -2.0]),
         "old_logprob": torch.tensor([-3.0, -1.5]),
     }
-    given = loss.Tokens(torch.tensor([-1.0, -1.0]), None, streams)
-    value, _ = loss.Divergence(beta=1.0, support="sampled", ratio_at_most=2.0).evaluate(given)
+    inputs = loss.Tokens(torch.tensor([-1.0, -1.0]), None, streams)
+    value, _ = loss.Divergence(beta=1.0, support="sampled", ratio_at_most=2.0).evaluate(inputs)
     assert value.item() == pytest.approx(2.0 + math.exp(0.5))
 
 
@@ -166,9 +166,9 @@ def test_a_ratio_is_bounded() -> None:
 def test_the_vocabulary_equals_trl(beta: float) -> None:
     trainer = pytest.importorskip("trl.experimental.gkd").GKDTrainer
     generator = torch.Generator().manual_seed(0)
-    own, theirs = (torch.randn(1, 5, 50, generator=generator, dtype=torch.float64) for _ in range(2))
-    expected = trainer.generalized_jsd_loss(own, theirs, beta=beta, reduction="sum")
-    assert divergence(own[0], theirs[0], beta).sum().item() == pytest.approx(expected.item(), rel=1e-6)
+    student, teacher = (torch.randn(1, 5, 50, generator=generator, dtype=torch.float64) for _ in range(2))
+    expected = trainer.generalized_jsd_loss(student, teacher, beta=beta, reduction="sum")
+    assert divergence(student[0], teacher[0], beta).sum().item() == pytest.approx(expected.item(), rel=1e-6)
 
 
 def test_invalid_options_and_missing_inputs_are_refused() -> None:
@@ -177,11 +177,11 @@ def test_invalid_options_and_missing_inputs_are_refused() -> None:
     with pytest.raises(RecipeError, match="beta"):
         loss.Divergence(beta=1.5)
     streams = {"weight_kl": torch.ones(1)}
-    given = loss.Tokens(torch.zeros(1), None, streams)
+    inputs = loss.Tokens(torch.zeros(1), None, streams)
     with pytest.raises(UnsupportedError, match="divergence"):
-        loss.Divergence(support="vocabulary").evaluate(given)
+        loss.Divergence(support="vocabulary").evaluate(inputs)
     with pytest.raises(InvalidInputError, match="teacher_logprob"):
-        loss.Divergence(beta=1.0, support="sampled").evaluate(given)
+        loss.Divergence(beta=1.0, support="sampled").evaluate(inputs)
 
 
 def test_a_weight_that_no_loss_applies_is_refused() -> None:

@@ -46,17 +46,17 @@ def test_equals_the_plain_loss(name: str) -> None:
     policy = ANSWERED[name]
     hidden, weight, pack = problem(3, **options_of(policy))
     value, sums = policy(naive(hidden, weight, pack), pack)
-    wanted = differentiate(value, hidden, weight)
+    expected = differentiate(value, hidden, weight)
     for workspace in (None, 1):
         output = loss.fused(hidden, weight, pack, policy, workspace=workspace)
         torch.testing.assert_close(output.loss, value, rtol=1e-12, atol=1e-12)
-        for found, right in zip(differentiate(output.loss, hidden, weight), wanted, strict=True):
-            torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-12)
+        for result, right in zip(differentiate(output.loss, hidden, weight), expected, strict=True):
+            torch.testing.assert_close(result, right, rtol=1e-12, atol=1e-12)
         assert list(output.metrics) == list(sums)
         for key, total in sums.items():
             torch.testing.assert_close(output.metrics[key].double(), total.double(), rtol=1e-11, atol=1e-11)
             assert not output.metrics[key].requires_grad
-    assert max(gradient.abs().max() for gradient in wanted) > 1e-6
+    assert max(gradient.abs().max() for gradient in expected) > 1e-6
 
 
 @pytest.mark.usefixtures("small_tiles")
@@ -71,22 +71,22 @@ def test_fused_outputs_and_gradients_equal_the_exact_ones(policy: loss.Loss, hea
     wide = [leaf.detach().double().requires_grad_() for leaf in leaves]
     exact = naive(*wide[:2], pack, **(options | ({"bias": wide[2]} if "bias" in options else {})))
     value = policy(exact, pack)[0]
-    wanted = torch.autograd.grad(value, wide)
-    assert wanted[-1].abs().max() > 1e-3
+    expected = torch.autograd.grad(value, wide)
+    assert expected[-1].abs().max() > 1e-3
     tolerance = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-5, "atol": 3e-6}
     for workspace in (None, 1):
         output = loss.fused(hidden, weight, pack, policy, workspace=workspace, **options)
         assert output.logprob.dtype == dtype
-        for found, right in ((output.loss, value), (output.logprob, exact.logprob), (output.entropy, exact.entropy)):
-            torch.testing.assert_close(found.double(), right, **tolerance)
-        for found, right in zip(torch.autograd.grad(output.loss, leaves), wanted, strict=True):
-            assert found.dtype == dtype
-            torch.testing.assert_close(found.double(), right, **tolerance)
-    for leaf, right in zip(leaves, wanted, strict=True):  # one of them alone
+        for result, right in ((output.loss, value), (output.logprob, exact.logprob), (output.entropy, exact.entropy)):
+            torch.testing.assert_close(result.double(), right, **tolerance)
+        for result, right in zip(torch.autograd.grad(output.loss, leaves), expected, strict=True):
+            assert result.dtype == dtype
+            torch.testing.assert_close(result.double(), right, **tolerance)
+    for leaf, right in zip(leaves, expected, strict=True):  # one of them alone
         for other in leaves:
             other.requires_grad_(other is leaf)
-        (found,) = torch.autograd.grad(loss.fused(hidden, weight, pack, policy, **options).loss, leaf)
-        torch.testing.assert_close(found.double(), right, **tolerance)
+        (result,) = torch.autograd.grad(loss.fused(hidden, weight, pack, policy, **options).loss, leaf)
+        torch.testing.assert_close(result.double(), right, **tolerance)
 
 
 def test_a_worked_example_of_a_soft_cap() -> None:
@@ -158,14 +158,14 @@ def test_linear_logprob_is_its_definition(
     exact = naive(hidden, weight, pairs, **head)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(head_module._TILE, "cpu", 4)
-        found = loss.linear_logprob(hidden, weight, target, scale, source_row=source_row, workspace=workspace, **head)
+        result = loss.linear_logprob(hidden, weight, target, scale, source_row=source_row, workspace=workspace, **head)
         mix = normal(2, rows)
         gradients = [
             torch.autograd.grad((mix[0] * one).sum() + (mix[1] * other).sum(), leaves)
-            for one, other in (found, (exact.logprob, exact.entropy))
+            for one, other in (result, (exact.logprob, exact.entropy))
         ]
-    torch.testing.assert_close(found[0], exact.logprob, rtol=1e-11, atol=1e-11)
-    torch.testing.assert_close(found[1], exact.entropy, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(result[0], exact.logprob, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(result[1], exact.entropy, rtol=1e-11, atol=1e-11)
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10 * (1 + factor * std))
 
@@ -174,17 +174,17 @@ def test_linear_logprob_is_its_definition(
 def test_no_gradient_is_made_where_none_is_needed(policy: loss.Loss) -> None:
     hidden, weight, pack = problem()
     value = loss.fused(hidden, weight, pack, policy).loss
-    wanted = torch.autograd.grad(value, (hidden, weight))
+    expected = torch.autograd.grad(value, (hidden, weight))
     with torch.no_grad():
         output = loss.fused(hidden, weight, pack, policy)
     assert not output.loss.requires_grad
     assert torch.equal(output.loss, value)
     for place in (0, 1):
-        given = [hidden.detach(), weight.detach()]
-        given[place].requires_grad_()
-        loss.fused(*given, pack, policy).loss.backward()
-        torch.testing.assert_close(given[place].grad, wanted[place], rtol=1e-12, atol=1e-14)
-        assert given[1 - place].grad is None
+        inputs = [hidden.detach(), weight.detach()]
+        inputs[place].requires_grad_()
+        loss.fused(*inputs, pack, policy).loss.backward()
+        torch.testing.assert_close(inputs[place].grad, expected[place], rtol=1e-12, atol=1e-14)
+        assert inputs[1 - place].grad is None
 
 
 def test_log_probs_are_detached_and_always_there() -> None:
@@ -220,10 +220,10 @@ def test_no_rows_and_one_row(policy: loss.Loss) -> None:
         value, _ = policy(naive(hidden, weight, few), few)
         torch.testing.assert_close(output.loss, value)
         assert output.logprob.shape == (count,)
-        for found, right in zip(
+        for result, right in zip(
             differentiate(output.loss, hidden, weight), differentiate(value, hidden, weight), strict=True
         ):
-            torch.testing.assert_close(found, right)
+            torch.testing.assert_close(result, right)
 
 
 @BOTH
@@ -273,25 +273,25 @@ def test_logits_are_computed_in_fp32_for_every_input_dtype(policy: loss.Loss, he
     leaves = [hidden, weight] + ([options["bias"]] if "bias" in options else [])
     wide = [value.detach().double().requires_grad_() for value in leaves]
     exact = naive(wide[0], wide[1], pack, **(options | ({"bias": wide[2]} if "bias" in options else {})))
-    wanted = torch.autograd.grad(policy(exact, pack)[0], wide)
+    expected = torch.autograd.grad(policy(exact, pack)[0], wide)
     output = loss.fused(hidden, weight, pack, policy, **options)
     assert output.logprob.dtype == output.entropy.dtype == torch.float32
     assert (output.logprob - exact.logprob).abs().max() <= 1e-5
     assert (output.entropy - exact.entropy).abs().max() <= 1e-5
-    for found, right, value in zip(torch.autograd.grad(output.loss, leaves), wanted, leaves, strict=True):
-        assert found.dtype == dtype
-        assert (found.double() - right).norm() <= max(1e-5, 1.5 * torch.finfo(value.dtype).eps) * right.norm()
+    for result, right, value in zip(torch.autograd.grad(output.loss, leaves), expected, leaves, strict=True):
+        assert result.dtype == dtype
+        assert (result.double() - right).norm() <= max(1e-5, 1.5 * torch.finfo(value.dtype).eps) * right.norm()
 
 
 def test_two_dtypes_are_computed_in_the_wider_one() -> None:
     hidden, weight, pack = problem(dtype=torch.float32)
     half = hidden.detach().bfloat16().requires_grad_()
     output = loss.fused(half, weight, pack, EVERYTHING)
-    alike = loss.fused(half.float(), weight, pack, EVERYTHING)
-    assert torch.equal(output.loss, alike.loss)
+    widened = loss.fused(half.float(), weight, pack, EVERYTHING)
+    assert torch.equal(output.loss, widened.loss)
     by_half, by_weight = torch.autograd.grad(output.loss, (half, weight))
     assert by_half.dtype == torch.bfloat16
-    assert torch.equal(by_weight, torch.autograd.grad(alike.loss, weight)[0])
+    assert torch.equal(by_weight, torch.autograd.grad(widened.loss, weight)[0])
 
 
 @BOTH
@@ -302,8 +302,8 @@ def test_autocast_changes_nothing(policy: loss.Loss) -> None:
         output = loss.fused(hidden, weight, pack, policy)
         gradients = torch.autograd.grad(output.loss, (hidden, weight))
     assert torch.equal(output.loss, plain.loss)
-    for found, right in zip(gradients, torch.autograd.grad(plain.loss, (hidden, weight)), strict=True):
-        assert torch.equal(found, right)
+    for result, right in zip(gradients, torch.autograd.grad(plain.loss, (hidden, weight)), strict=True):
+        assert torch.equal(result, right)
 
 
 def test_small_weights_do_not_vanish_in_fp16() -> None:
@@ -312,10 +312,10 @@ def test_small_weights_do_not_vanish_in_fp16() -> None:
     for name in ("weight_kl", "weight_entropy", "advantage_positive", "advantage_negative"):
         pack.streams[name] = pack.streams[name] * 1e-7
     wide = [value.detach().double().requires_grad_() for value in (hidden, weight)]
-    wanted = torch.autograd.grad(EVERYTHING(naive(*wide, pack), pack)[0] * 2.0**16, wide)
+    expected = torch.autograd.grad(EVERYTHING(naive(*wide, pack), pack)[0] * 2.0**16, wide)
     output = loss.fused(hidden, weight, pack, EVERYTHING)
-    for found, right in zip(torch.autograd.grad(output.loss * 2.0**16, (hidden, weight)), wanted, strict=True):
-        torch.testing.assert_close(found.double(), right, rtol=2e-3, atol=1e-7)
+    for result, right in zip(torch.autograd.grad(output.loss * 2.0**16, (hidden, weight)), expected, strict=True):
+        torch.testing.assert_close(result.double(), right, rtol=2e-3, atol=1e-7)
 
 
 @pytest.mark.usefixtures("small_tiles")
@@ -326,8 +326,8 @@ def test_the_same_bits_each_time_and_beside_any_rows(policy: loss.Loss) -> None:
     gradients = torch.autograd.grad(output.loss, (hidden, weight))
     again = loss.fused(hidden, weight, pack, policy, workspace=1)
     assert torch.equal(output.loss, again.loss)
-    for found, right in zip(torch.autograd.grad(again.loss, (hidden, weight)), gradients, strict=True):
-        assert torch.equal(found, right)
+    for result, right in zip(torch.autograd.grad(again.loss, (hidden, weight)), gradients, strict=True):
+        assert torch.equal(result, right)
     scale = pack.streams.inverse_temperature
     for rows in (slice(11, 12), slice(5, 27), torch.randperm(27)):
         logprob, entropy = loss.linear_logprob(
@@ -339,22 +339,22 @@ def test_the_same_bits_each_time_and_beside_any_rows(policy: loss.Loss) -> None:
 
 def test_logits_fit_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, weight = torch.randn(1, 8).requires_grad_(), torch.randn(1000, 8).requires_grad_()
-    made: list[tuple[int, int]] = []
+    sizes: list[tuple[int, int]] = []
     original = head_module.LMHead.logits
 
     def record(head: head_module.LMHead, states: Tensor) -> Tensor:
         logits = original(head, states)
-        made.append((logits.untyped_storage().nbytes(), len(logits)))
+        sizes.append((logits.untyped_storage().nbytes(), len(logits)))
         return logits
 
     monkeypatch.setattr(head_module.LMHead, "logits", record)
     count = 3000
     pairs = {"target": torch.zeros(count, dtype=torch.int64), "source_row": torch.zeros(count, dtype=torch.int64)}
     for workspace, largest in ((1, 256 * 4000), (3_000_000, 3_000_000), (2**30, 2**30)):
-        made.clear()
+        sizes.clear()
         loss.linear_logprob(hidden, weight, workspace=workspace, **pairs)[0].sum().backward()
-        assert max(bytes_there for bytes_there, _ in made) <= largest
-        assert sum(rows for _, rows in made) == 2 * count  # forward, and once more in the backward pass
+        assert max(bytes_there for bytes_there, _ in sizes) <= largest
+        assert sum(rows for _, rows in sizes) == 2 * count  # forward, and once more in the backward pass
 
 
 def test_invalid_arguments_are_rejected() -> None:

@@ -74,10 +74,10 @@ def test_the_gradient_has_no_gradient() -> None:
 def test_opcheck(dtype: torch.dtype, needed: list[bool], softcap: float | None) -> None:
     hidden, weight, pack = problem(dtype=dtype)
     # A head without a gradient by its bias has none here.
-    given = (hidden, weight, head_of("bias", dtype)["bias"] if needed[2] else None)
+    inputs = (hidden, weight, head_of("bias", dtype)["bias"] if needed[2] else None)
     head = [
         None if value is None else value.detach().requires_grad_(need)
-        for value, need in zip(given, needed, strict=True)
+        for value, need in zip(inputs, needed, strict=True)
     ]
     torch.library.opcheck(_operations.linear_logprob_and_lse, (*head, *pairs(pack), softcap, 1))
     name, metrics = _operations.known_loss(EVERYTHING)
@@ -108,10 +108,10 @@ def test_it_compiles_without_a_break(policy: loss.Loss, backend: str) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(step, backend=backend, fullgraph=True)
     leaves = (hidden, weight, head_of("bias")["bias"])
-    found, wanted = compiled(*leaves), step(*leaves)
-    for one, other in zip(found, wanted, strict=True):
+    result, expected = compiled(*leaves), step(*leaves)
+    for one, other in zip(result, expected, strict=True):
         torch.testing.assert_close(one, other)
-    gradients = (torch.autograd.grad(made[0], leaves) for made in (found, wanted))
+    gradients = (torch.autograd.grad(outputs[0], leaves) for outputs in (result, expected))
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -128,16 +128,16 @@ def test_it_runs_below_a_mode_and_a_checkpoint(policy: loss.Loss) -> None:
             return function(*args, **(kwargs or {}))
 
     hidden, weight, pack = problem()
-    wanted = torch.autograd.grad(loss.fused(hidden, weight, pack, policy).loss, (hidden, weight))
+    expected = torch.autograd.grad(loss.fused(hidden, weight, pack, policy).loss, (hidden, weight))
     mode = Seen()
     mode.names = []
     with mode:
-        found = torch.autograd.grad(loss.fused(hidden, weight, pack, policy).loss, (hidden, weight))
+        result = torch.autograd.grad(loss.fused(hidden, weight, pack, policy).loss, (hidden, weight))
     assert any("agentrl_core." in name for name in mode.names)
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(result, expected, strict=True):
         assert torch.equal(one, other)
-    again = checkpoint(lambda *given: loss.fused(*given, pack, policy).loss, hidden, weight, use_reentrant=False)
-    for one, other in zip(torch.autograd.grad(again, (hidden, weight)), wanted, strict=True):
+    again = checkpoint(lambda *leaves: loss.fused(*leaves, pack, policy).loss, hidden, weight, use_reentrant=False)
+    for one, other in zip(torch.autograd.grad(again, (hidden, weight)), expected, strict=True):
         assert torch.equal(one, other)
 
 
@@ -211,13 +211,13 @@ def test_an_update_takes_it_like_a_run(batch: Batch, name: str, family: str, tie
             yield [parameter.grad.clone() for parameter in model.parameters()]
         yield updates.metrics
 
-    *wanted, metrics = train(lambda model, pack, _: pack.run(model))
-    *found, own = train(fused_step)
-    assert len(wanted) == 2
-    for one, other in zip(found, wanted, strict=True):
+    *expected, metrics = train(lambda model, pack, _: pack.run(model))
+    *result, fused_metrics = train(fused_step)
+    assert len(expected) == 2
+    for one, other in zip(result, expected, strict=True):
         for gradient, right in zip(one, other, strict=True):
             torch.testing.assert_close(gradient, right, rtol=0, atol=1e-9)
-    assert own == pytest.approx(metrics, rel=1e-6)
+    assert fused_metrics == pytest.approx(metrics, rel=1e-6)
 
 
 def test_an_update_refuses_the_output_of_another_loss(batch: Batch) -> None:

@@ -85,7 +85,7 @@ def take(case: Case, rows: Tensor) -> Case:
 
 def test_every_system_is_there() -> None:
     assert len(SYSTEMS) >= len(recipes.names()) > 150
-    assert all(isinstance(found, loss.Loss) for found in SYSTEMS.values())
+    assert all(isinstance(system, loss.Loss) for system in SYSTEMS.values())
 
 
 @EACH
@@ -137,11 +137,11 @@ def test_untrained_rows_count_nowhere(name: str) -> None:
             return torch.where(real if values.dim() == 1 else real[:, None], values[origin], bad)
 
         value, gradients = measure(policy, change(case, spoil))
-        wanted, wanted_gradients = measure(policy, case)
-        torch.testing.assert_close(value, wanted, rtol=1e-12, atol=1e-12)
-        for found, right in zip(gradients, wanted_gradients, strict=True):
-            torch.testing.assert_close(found[real], right, rtol=1e-10, atol=1e-12)
-            assert bool((found[~real] == 0).all())
+        expected, expected_gradients = measure(policy, case)
+        torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
+        for gradient, right in zip(gradients, expected_gradients, strict=True):
+            torch.testing.assert_close(gradient[real], right, rtol=1e-10, atol=1e-12)
+            assert bool((gradient[~real] == 0).all())
 
 
 @EACH
@@ -186,9 +186,9 @@ def test_losses_of_units_add_up_over_units(name: str) -> None:
 
 
 def check_split(policy: loss.Loss, case: Case, chosen: Tensor) -> None:
-    whole, gradients = measure(policy, case)
+    total, gradients = measure(policy, case)
     parts = [measure(policy, take(case, torch.nonzero(rows).squeeze(1))) for rows in (chosen, ~chosen)]
-    torch.testing.assert_close(parts[0][0] + parts[1][0], whole, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(parts[0][0] + parts[1][0], total, rtol=1e-11, atol=1e-12)
     for place, gradient in enumerate(gradients):
         torch.testing.assert_close(parts[0][1][place], gradient[chosen], rtol=1e-11, atol=1e-12)
         torch.testing.assert_close(parts[1][1][place], gradient[~chosen], rtol=1e-11, atol=1e-12)
@@ -206,8 +206,8 @@ def folding_error(policy: loss.Loss, seed: int) -> float:
     owner = torch.repeat_interleave(torch.arange(count), branches)
     advantage = torch.randn(len(owner), generator=make, dtype=torch.float64)
     weight = torch.rand(len(owner), generator=make, dtype=torch.float64) + 0.1
-    apart = change(case, lambda _, v: v[owner])
-    apart.streams |= {
+    unfolded = change(case, lambda _, v: v[owner])
+    unfolded.streams |= {
         "weight_kl": weight,
         "weight_entropy": weight / 2,
         "advantage_positive": weight * advantage.clamp(min=0),
@@ -215,11 +215,11 @@ def folding_error(policy: loss.Loss, seed: int) -> float:
     }
     folded = change(case, lambda _, v: v)
     for name in ("weight_kl", "weight_entropy", "advantage_positive", "advantage_negative"):
-        folded.streams[name] = torch.zeros(count, dtype=torch.float64).index_add(0, owner, apart.streams[name])
-    (value, gradients), (wanted, each) = (measure(policy, one) for one in (folded, apart))
-    errors = [(value - wanted).abs()]
-    for found, right in zip(gradients, each, strict=True):
-        errors.append((found - torch.zeros_like(found).index_add(0, owner, right)).abs().max())
+        folded.streams[name] = torch.zeros(count, dtype=torch.float64).index_add(0, owner, unfolded.streams[name])
+    (value, gradients), (expected, each) = (measure(policy, one) for one in (folded, unfolded))
+    errors = [(value - expected).abs()]
+    for gradient, right in zip(gradients, each, strict=True):
+        errors.append((gradient - torch.zeros_like(gradient).index_add(0, owner, right)).abs().max())
     return max(error.item() for error in errors)
 
 
@@ -247,8 +247,8 @@ def test_gradients_are_those_of_the_value(name: str) -> None:
     policy, case = LOSSES[name], case_of(name)
     answers = {answer: getattr(case.answers, answer).requires_grad_() for answer in named(policy)}
 
-    def value(logprob: Tensor, entropy: Tensor, *given: Tensor) -> Tensor:
-        return policy.evaluate(case.tokens(logprob, entropy, **dict(zip(answers, given, strict=True))))[0]
+    def value(logprob: Tensor, entropy: Tensor, *values: Tensor) -> Tensor:
+        return policy.evaluate(case.tokens(logprob, entropy, **dict(zip(answers, values, strict=True))))[0]
 
     leaves = (case.logprob.requires_grad_(), case.entropy.requires_grad_(), *answers.values())
     assert torch.autograd.gradcheck(value, leaves, eps=1e-7, atol=1e-5)

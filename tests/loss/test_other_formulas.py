@@ -188,11 +188,11 @@ def test_all_ranks_of_a_group(seed: int) -> None:
         for parts in case.parts("group"):
             s = torch.stack([0.6 * (logprob - case.reference_logprob)[part].sum() for part in parts])
             r = torch.stack([case.advantage[part[0]] for part in parts]) / 0.4
-            left = r.argsort(descending=True)
+            rest = r.argsort(descending=True)
             cost = torch.zeros((), dtype=torch.float64)
-            while len(left):
-                cost = cost + s[left].logsumexp(0) - (r[left].softmax(0) * s[left]).sum()
-                left = left[1:]
+            while len(rest):
+                cost = cost + s[rest].logsumexp(0) - (r[rest].softmax(0) * s[rest]).sum()
+                rest = rest[1:]
             costs.append(total(case, torch.cat(parts)) * cost)
         return torch.stack(costs).sum()
 
@@ -346,8 +346,8 @@ def test_a_value_of_the_logits_by_hand() -> None:
     # Logits Q = 3, 1 and a = 2: p of the first is e / (1 + e), V = 2 log(e^1.5 + e^0.5); target 2.5: 1/2 (3 - 2.5)^2.
     q = torch.tensor([3.0, 1.0], dtype=torch.float64)
     streams = {"weight_kl": torch.ones(1), "return": torch.tensor([2.5]), "inverse_temperature": torch.tensor([0.5])}
-    said = SimpleNamespace(soft_value=2.0 * (q / 2.0).logsumexp(0, keepdim=True))
-    value, sums = loss.Value(of="logit").of_rows((q / 2.0).log_softmax(0)[:1], torch.zeros(1), streams, said)
+    answers = SimpleNamespace(soft_value=2.0 * (q / 2.0).logsumexp(0, keepdim=True))
+    value, sums = loss.Value(of="logit").of_rows((q / 2.0).log_softmax(0)[:1], torch.zeros(1), streams, answers)
     assert sums["value"].item() == pytest.approx(3.0)
     assert value.item() == pytest.approx(0.125)
 
@@ -414,13 +414,13 @@ def test_imitation(which: str, weight: str) -> None:
 def test_imitation_of_surprising_tokens() -> None:
     """Light-IF's entropy-SFT: only the tokens with the largest - log p - H."""
     case = Case.random(5)
-    kept = torch.zeros_like(case.logprob)
-    kept[(-case.logprob - case.entropy).topk(5).indices] = 1.0
+    mask = torch.zeros_like(case.logprob)
+    mask[(-case.logprob - case.entropy).topk(5).indices] = 1.0
 
     def expected(logprob: Tensor, *_: object) -> Tensor:
-        return -(case.weight * kept * logprob).sum()
+        return -(case.weight * mask * logprob).sum()
 
-    gate = loss.TopTokens("surprise", 5 / len(kept), kind="floor")
+    gate = loss.TopTokens("surprise", 5 / len(mask), kind="floor")
     agree(loss.Imitation(mask=gate), case, expected)
 
 

@@ -83,7 +83,7 @@ def test_packs_add_up() -> None:
     }
     outputs = PackOutput(-torch.rand(10), torch.rand(10))
     policy = loss.Policy(kl=loss.KL(0.1), entropy=0.1)
-    whole, sums = policy(outputs, loose_pack(streams))
+    complete, sums = policy(outputs, loose_pack(streams))
     parts = [
         policy(
             PackOutput(outputs.logprob[half], outputs.entropy[half]),
@@ -91,9 +91,9 @@ def test_packs_add_up() -> None:
         )
         for half in (slice(0, 4), slice(4, 10))
     ]
-    assert sum(value.item() for value, _ in parts) == pytest.approx(whole.item(), rel=1e-5)
+    assert sum(value.item() for value, _ in parts) == pytest.approx(complete.item(), rel=1e-5)
     for name, total in sums.items():
-        assert sum(found[name].item() for _, found in parts) == pytest.approx(total.item(), rel=1e-5)
+        assert sum(metrics[name].item() for _, metrics in parts) == pytest.approx(total.item(), rel=1e-5)
 
 
 def test_needs_follow_the_options() -> None:

@@ -53,8 +53,8 @@ def two_sided(case: Case, ratio: Tensor, logprob: Tensor, t: int) -> Tensor:
 
 def ring(case: Case, ratio: Tensor, logprob: Tensor, t: int) -> Tensor:
     a, r = case.advantage[t], ratio[t]
-    kept = 0.8 <= r <= 1.2 or (a >= 0 and r <= 0.7) or (a <= 0 and r >= 1.4)
-    return a * logprob[t] if kept else 0.0 * logprob[t]
+    inside = 0.8 <= r <= 1.2 or (a >= 0 and r <= 0.7) or (a <= 0 and r >= 1.4)
+    return a * logprob[t] if inside else 0.0 * logprob[t]
 
 
 def decoupled(case: Case, _: Tensor, logprob: Tensor, t: int) -> Tensor:

@@ -17,11 +17,11 @@ R = loss.Reinforce
 
 
 def segment_ratio(case: Case, logprob: Tensor, level: str, *, mean: bool = True) -> Tensor:
-    away = logprob - case.old_logprob
+    log_ratio = logprob - case.old_logprob
     ratio = torch.zeros_like(logprob)
     for rows in case.rows(level):
         ratio = ratio.index_fill(0, rows, 0.0) + torch.zeros_like(ratio).index_add(
-            0, rows, (away[rows].mean() if mean else away[rows].sum()).exp().expand(len(rows))
+            0, rows, (log_ratio[rows].mean() if mean else log_ratio[rows].sum()).exp().expand(len(rows))
         )
     return ratio
 
@@ -30,18 +30,18 @@ def segment_ratio(case: Case, logprob: Tensor, level: str, *, mean: bool = True)
 def test_segment_ratios(level: str, reduce: str) -> None:
     case = Case.random(2, per="sequence", spread=0.3)
 
-    def whole(logprob: Tensor, *_: object) -> Tensor:
+    def expected(logprob: Tensor, *_: object) -> Tensor:
         ratio = segment_ratio(case, logprob, level, mean=reduce == "mean")
         each = [case.weight[t] * ppo(ratio[t], case.advantage[t], 0.9, 1.1) for t in range(len(ratio))]
         return -torch.stack(each).sum()
 
     clip = loss.Clip(0.1, 0.1)
-    gradient = agree(loss.Policy(clip=clip, ratio=loss.Ratio(level, reduce, "segment")), case, whole)
+    gradient = agree(loss.Policy(clip=clip, ratio=loss.Ratio(level, reduce, "segment")), case, expected)
     if reduce == "mean":  # advantage and weight are one per sequence: GSPO-token has the same gradient
         tokens = case.tokens(case.logprob.clone().requires_grad_())
         value, _ = loss.Policy(clip=clip, ratio=loss.Ratio(level)).evaluate(tokens)
-        (found,) = torch.autograd.grad(value, tokens.logprob)
-        torch.testing.assert_close(found, gradient, rtol=1e-11, atol=1e-11)
+        (other,) = torch.autograd.grad(value, tokens.logprob)
+        torch.testing.assert_close(other, gradient, rtol=1e-11, atol=1e-11)
 
 
 def test_ratios_of_the_items_of_a_list() -> None:
@@ -61,23 +61,23 @@ def test_ratios_of_the_items_of_a_list() -> None:
 def test_segment_ratios_by_a_column(reduce: str) -> None:
     case = Case.random(2, per="sequence", spread=0.3)
 
-    def whole(logprob: Tensor, *_: object) -> Tensor:
-        away, costs = logprob - case.old_logprob, []
+    def expected(logprob: Tensor, *_: object) -> Tensor:
+        log_ratio, costs = logprob - case.old_logprob, []
         for rows in case.rows("sequence"):
             for t in rows:
                 inside = rows[case.item[rows] == case.item[t]] if case.item[t] > 0 else t[None]
-                ratio = getattr(away[inside], reduce)().exp()
+                ratio = getattr(log_ratio[inside], reduce)().exp()
                 costs.append(case.weight[t] * ppo(ratio, case.advantage[t], 0.9, 1.1))
         return -torch.stack(costs).sum()
 
-    agree(loss.Policy(clip=loss.Clip(0.1, 0.1), ratio=loss.Ratio("item", reduce, "segment")), case, whole)
+    agree(loss.Policy(clip=loss.Clip(0.1, 0.1), ratio=loss.Ratio("item", reduce, "segment")), case, expected)
 
 
 def test_high_entropy_minority() -> None:
     case = Case.random(9)
-    kept = (case.entropy >= torch.quantile(case.entropy, 0.8)).double()
-    agree(loss.Policy(mask=loss.TopTokens()), case, gated(case, kept))
-    scaled = torch.zeros_like(kept)
+    mask = (case.entropy >= torch.quantile(case.entropy, 0.8)).double()
+    agree(loss.Policy(mask=loss.TopTokens()), case, gated(case, mask))
+    scaled = torch.zeros_like(mask)
     for rows in case.rows("sequence"):  # OmniQuality-R: the top ceil(rho n) of each sequence, a mean over kept ones
         top = case.entropy[rows].topk(math.ceil(0.3 * len(rows))).indices
         scaled[rows[top]] = len(rows) / len(top)
@@ -89,9 +89,9 @@ def test_high_entropy_minority() -> None:
 def test_other_scores(score: str) -> None:
     case = Case.random(10)
     values = case.dependency if score == "dependency" else case.advantage.abs() * case.entropy
-    kept = torch.zeros_like(values)
-    kept[values.topk(math.floor(0.4 * len(values))).indices] = 1.0
-    agree(loss.Policy(mask=loss.TopTokens(score, 0.4, kind="floor")), case, gated(case, kept))
+    mask = torch.zeros_like(values)
+    mask[values.topk(math.floor(0.4 * len(values))).indices] = 1.0
+    agree(loss.Policy(mask=loss.TopTokens(score, 0.4, kind="floor")), case, gated(case, mask))
 
 
 def test_covariance_clip() -> None:
@@ -109,11 +109,11 @@ def test_covariance_clip() -> None:
         loss.CovarianceMask(few.fraction, 0.1, 2.0, seed)(case.tokens(), ratio.log(), loss.Clip()(case.tokens(), ratio))
         for seed in (0, 0, 1, 2, 3)
     ]
-    for kept, _ in chosen:
-        assert int((kept == 0).sum()) == 2
-        assert bool(candidates[kept == 0].all())
+    for mask, _ in chosen:
+        assert int((mask == 0).sum()) == 2
+        assert bool(candidates[mask == 0].all())
     assert torch.equal(chosen[0][0], chosen[1][0])
-    assert any(not torch.equal(chosen[0][0], kept) for kept, _ in chosen[2:])
+    assert any(not torch.equal(chosen[0][0], mask) for mask, _ in chosen[2:])
 
 
 def test_covariance_fixture() -> None:
@@ -177,9 +177,9 @@ def test_draws_are_those_of_splitmix() -> None:
         return (z ^ (z >> 31)) % 2**63
 
     numbers = torch.arange(2000)
-    found = masks._hash(numbers, 3)
-    assert found.tolist() == [splitmix(int(number) + 1 + (3 << 32)) for number in numbers]
-    assert abs(found.double().mean().item() / 2**62 - 1) < 0.05
+    hashes = masks._hash(numbers, 3)
+    assert hashes.tolist() == [splitmix(int(number) + 1 + (3 << 32)) for number in numbers]
+    assert abs(hashes.double().mean().item() / 2**62 - 1) < 0.05
 
 
 @pytest.mark.parametrize("center", ["proximal", "proximal_shift", "interpolated"])
@@ -187,16 +187,16 @@ def test_draws_are_those_of_splitmix() -> None:
 def test_a_bound_of_the_centre_is_a_filter_of_tokens(center: str, surrogate: loss.Surrogate) -> None:
     """Tokens beyond it have no term and still count: like no advantage there, as in AReaL's cap that masks."""
     case = Case.random(4)
-    whole, bounded = (
+    unbounded, bounded = (
         loss.Policy(clip=loss.Clip(center=center, center_at_most=most), surrogate=surrogate) for most in (None, 1.02)
     )
     between = case.proximal_logprob
     if center == "interpolated":
         behind = torch.where(case.policy_version < 0, 1.0, (3.0 - case.policy_version).clamp(min=1.0))
         between = case.old_logprob + (1.0 - 1.0 / behind) * (case.logprob - case.old_logprob)
-    kept = ((between - case.old_logprob).exp() <= 1.02).double()
-    assert 0 < kept.sum() < len(kept)
-    found = bounded.evaluate(case.tokens())[0]
+    mask = ((between - case.old_logprob).exp() <= 1.02).double()
+    assert 0 < mask.sum() < len(mask)
+    value = bounded.evaluate(case.tokens())[0]
     for name in ("advantage_positive", "advantage_negative"):
-        case.streams[name] = case.streams[name] * kept
-    torch.testing.assert_close(found, whole.evaluate(case.tokens())[0])
+        case.streams[name] = case.streams[name] * mask
+    torch.testing.assert_close(value, unbounded.evaluate(case.tokens())[0])

@@ -39,8 +39,10 @@ AGGREGATES = {"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"
 
 
 def test_all_of_them_are_here() -> None:
-    own = {name for name in core_algos.POLICY_LOSS_REGISTRY if not name.startswith("agentrl_")}  # ours are there too
-    assert own - {"bypass_mode"} == set(LOSSES)
+    registered = {
+        name for name in core_algos.POLICY_LOSS_REGISTRY if not name.startswith("agentrl_")
+    }  # ours are there too
+    assert registered - {"bypass_mode"} == set(LOSSES)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -38,9 +38,9 @@ def inside(segments: Segments, values: Tensor) -> list[list[tuple[int, float]]]:
 
 @settings(max_examples=60, deadline=None)
 @given(ragged())
-def test_reductions(made: tuple[Segments, Tensor]) -> None:
-    segments, values = made
-    found = {
+def test_reductions(ragged_values: tuple[Segments, Tensor]) -> None:
+    segments, values = ragged_values
+    results = {
         "sum": segments.sum(values),
         "count": segments.count,
         "mean": segments.mean(values),
@@ -52,9 +52,9 @@ def test_reductions(made: tuple[Segments, Tensor]) -> None:
     for number, rows in enumerate(inside(segments, values)):
         each = [value for _, value in rows]
         assert segments.exists[number].item() == bool(each)
-        wanted = dict.fromkeys(found, 0.0)
+        expected = dict.fromkeys(results, 0.0)
         if each:
-            wanted = {
+            expected = {
                 "sum": sum(each),
                 "count": len(each),
                 "mean": sum(each) / len(each),
@@ -63,14 +63,14 @@ def test_reductions(made: tuple[Segments, Tensor]) -> None:
                 "quantile": np.quantile(each, 0.3),
                 "nearest": np.quantile(each, 0.3, method="nearest"),
             }
-        for name, vector in found.items():
-            assert vector[number].item() == pytest.approx(wanted[name], abs=1e-12), name
+        for name, vector in results.items():
+            assert vector[number].item() == pytest.approx(expected[name], abs=1e-12), name
 
 
 @settings(max_examples=60, deadline=None)
 @given(ragged())
-def test_rows(made: tuple[Segments, Tensor]) -> None:
-    segments, values = made
+def test_rows(ragged_values: tuple[Segments, Tensor]) -> None:
+    segments, values = ragged_values
     shares = segments.log_softmax(values)
     ranks, downwards = segments.rank(values), segments.rank(values, descending=True)
     before, after = segments.running_minimum(values), segments.following(values)

@@ -51,17 +51,17 @@ def plain(model: nn.Module, rows: list[Tensor]) -> tuple[Tensor, dict[str, Tenso
 def gradients(model: nn.Module, logprob: Tensor, entropy: Tensor) -> dict[str, Tensor]:
     by_logprob, by_entropy = causal_types.weights_of(len(logprob))
     (by_logprob @ logprob + by_entropy @ entropy).backward()
-    found = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+    result = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
     model.zero_grad()
-    return found
+    return result
 
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("name", ADAPTERS)
 def test_adapters_are_run_and_trained(name: str, chunked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = adapted(name), causal_types.sequences()
-    wanted = plain(model, rows)
-    assert wanted[1]
+    expected = plain(model, rows)
+    assert expected[1]
     if chunked:
         for module in (run_module, output_layer):
             monkeypatch.setattr(module, "LOGITS_AT_ONCE", 7 * 64)
@@ -69,11 +69,11 @@ def test_adapters_are_run_and_trained(name: str, chunked: bool, monkeypatch: pyt
         pack = causal_types.pack_of(rows, layout)
         output = pack.run(model)
         logprob, entropy = (causal_types.in_token_order(pack, each) for each in (output.logprob, output.entropy))
-        torch.testing.assert_close(logprob.detach(), wanted[0], rtol=0, atol=1e-5)
-        found = gradients(model, logprob, entropy)
-        assert found.keys() == wanted[1].keys()
-        for parameter, gradient in wanted[1].items():
-            torch.testing.assert_close(found[parameter], gradient, rtol=1e-4, atol=1e-6, msg=parameter)
+        torch.testing.assert_close(logprob.detach(), expected[0], rtol=0, atol=1e-5)
+        result = gradients(model, logprob, entropy)
+        assert result.keys() == expected[1].keys()
+        for parameter, gradient in expected[1].items():
+            torch.testing.assert_close(result[parameter], gradient, rtol=1e-4, atol=1e-6, msg=parameter)
 
 
 def test_a_loss_is_not_fused_with_an_adapted_head() -> None:
@@ -96,13 +96,13 @@ def test_a_compiled_model_runs_compiled() -> None:
     from torch._dynamo.testing import CompileCounterWithBackend
 
     model, rows = causal_types.build("llama"), causal_types.sequences()
-    wanted = {layout: causal_types.pack_of(rows, layout).run(model).logprob for layout in causal_types.LAYOUTS}
+    expected = {layout: causal_types.pack_of(rows, layout).run(model).logprob for layout in causal_types.LAYOUTS}
     counter = CompileCounterWithBackend("eager")
     for layer in model.model.layers:
         layer.compile(backend=counter)
     for layout in causal_types.LAYOUTS:
         output = causal_types.pack_of(rows, layout).run(model)
-        torch.testing.assert_close(output.logprob, wanted[layout], rtol=0, atol=1e-5)
+        torch.testing.assert_close(output.logprob, expected[layout], rtol=0, atol=1e-5)
         assert counter.frame_count > 0
         counter.clear()
 
@@ -112,7 +112,7 @@ def test_autocast_of_the_caller_is_that_of_the_plain_forward() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits = model(input_ids=rows[0][None]).logits[0, :-1].float().log_softmax(-1)
         outputs = [causal_types.pack_of(rows, layout).run(model) for layout in ("sequence", "padded")]
-    wanted = logits.gather(1, rows[0][1:, None])[:, 0]
+    expected = logits.gather(1, rows[0][1:, None])[:, 0]
     for output in outputs:
         assert output.logprob.dtype == torch.float32
-        torch.testing.assert_close(output.logprob[: len(wanted)], wanted, rtol=0, atol=0.1)
+        torch.testing.assert_close(output.logprob[: len(expected)], expected, rtol=0, atol=0.1)

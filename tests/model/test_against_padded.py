@@ -60,7 +60,7 @@ def test_loss_and_gradients(family: str, policy: loss.Policy, seed: int) -> None
     rows = Ragged.random([13, 4, 25, 8, 2, 8, 19], seed=seed)
     expected = padded_loss(model, rows, policy)
     expected.backward()
-    wanted = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    expected_gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     model.zero_grad()
 
     pack = rows.pack(policy.aggregate, policy.constant or 1.0)
@@ -68,5 +68,5 @@ def test_loss_and_gradients(family: str, policy: loss.Policy, seed: int) -> None
     value.backward()
     assert value.item() == pytest.approx(expected.item(), abs=1e-9)
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.grad, wanted[name], rtol=0, atol=1e-9, msg=name)
-    assert max(gradient.abs().max() for gradient in wanted.values()) > 1e-3
+        torch.testing.assert_close(parameter.grad, expected_gradients[name], rtol=0, atol=1e-9, msg=name)
+    assert max(gradient.abs().max() for gradient in expected_gradients.values()) > 1e-3

@@ -45,12 +45,12 @@ def test_probes_are_scored_before_every_step_and_at_the_end(seed: int, reduce: s
     after, before = probed.column("answer_logprob", "step"), probed.column("answer_logprob_before", "draw")
     steps = batch.offsets("step")
     several = 0
-    for draw, asked in enumerate(contexts(batch)):
-        answers = [likelihood(model, context, rows[draw], starts[draw]) for context in asked]
+    for draw, draw_contexts in enumerate(contexts(batch)):
+        answers = [likelihood(model, context, rows[draw], starts[draw]) for context in draw_contexts]
         expected = [float(answer.mean() if reduce == "mean" else answer.sum()) for answer in answers]
         assert len(expected) == steps[draw + 1] - steps[draw] + 1
-        found = [before[draw], *after[steps[draw] : steps[draw + 1]]]
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+        result = [before[draw], *after[steps[draw] : steps[draw + 1]]]
+        np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)
         several += len(expected) > 2
     assert several > 3
     packs = list(ProbePacks(batch, probe).packs(max_tokens))
@@ -65,12 +65,12 @@ def test_a_context_is_run_once_for_all_its_probes() -> None:
     ((_, tree, _),) = ProbePacks(batch, probe).packs(10_000)
     contexts_and_probes = {
         (*context, 1, 2)[:length]
-        for asked in contexts(batch)
-        for context in asked
+        for draw_contexts in contexts(batch)
+        for context in draw_contexts
         for length in range(1, len(context) + 3)
     }
     assert len(tree.input_ids) == len(contexts_and_probes)  # every prefix is there once
-    by_themselves = sum(len(context) + 2 for asked in contexts(batch) for context in asked)
+    by_themselves = sum(len(context) + 2 for draw_contexts in contexts(batch) for context in draw_contexts)
     assert len(tree.input_ids) < 0.6 * by_themselves
 
 
@@ -80,27 +80,27 @@ def test_information_gain_of_a_probe() -> None:
     probed = annotate(batch, "answer_logprob", model, probe=Probe(rows, start=starts))
     recipe = recipes.GRPO.replace(reward=(reward.OutcomeScore(), InformationGain()))
     recipe.check()
-    for known in (batch, batch.with_columns("step", answer_logprob=probed.column("answer_logprob", "step"))):
+    for incomplete in (batch, batch.with_columns("step", answer_logprob=probed.column("answer_logprob", "step"))):
         with pytest.raises(RecipeError, match=r"batch = arl\.annotate\(batch, 'answer_logprob', policy, probe=probe\)"):
-            recipe.credit(known)
+            recipe.credit(incomplete)
     gain = recipe.credit(probed).column("gain", "step")
     steps = batch.offsets("step")
-    for draw, asked in enumerate(contexts(batch)):
-        likely = [float(likelihood(model, context, rows[draw], starts[draw]).mean().exp()) for context in asked]
-        found = gain[steps[draw] : steps[draw + 1]]
-        np.testing.assert_allclose(found[:-1], np.diff(likely)[:-1], rtol=0, atol=1e-6)
-        assert np.isnan(found[-1])
+    for draw, draw_contexts in enumerate(contexts(batch)):
+        likely = [float(likelihood(model, context, rows[draw], starts[draw]).mean().exp()) for context in draw_contexts]
+        gains = gain[steps[draw] : steps[draw + 1]]
+        np.testing.assert_allclose(gains[:-1], np.diff(likely)[:-1], rtol=0, atol=1e-6)
+        assert np.isnan(gains[-1])
 
 
 def test_a_probe_can_compute_the_entropy() -> None:
     batch, model = grow(0), tiny_model("llama")
     rows = [[5]] * batch.num_draws
-    found = annotate(batch, "answer_entropy", model, probe=Probe(rows)).column("answer_entropy_before", "draw")
-    for draw, asked in enumerate(contexts(batch)):
+    entropies = annotate(batch, "answer_entropy", model, probe=Probe(rows)).column("answer_entropy_before", "draw")
+    for draw, draw_contexts in enumerate(contexts(batch)):
         with torch.no_grad():
-            logits = model(input_ids=torch.tensor([asked[0]])).logits[0, -1]
+            logits = model(input_ids=torch.tensor([draw_contexts[0]])).logits[0, -1]
         entropy = torch.distributions.Categorical(logits=logits).entropy()
-        assert found[draw] == pytest.approx(float(entropy), abs=1e-5)
+        assert entropies[draw] == pytest.approx(float(entropy), abs=1e-5)
 
 
 def test_a_probe_in_an_empty_context_is_nan() -> None:
@@ -163,22 +163,22 @@ def test_answers_at_trained_tokens() -> None:
         annotated = annotate(annotated, name, model, max_tokens=60)
     steps, tokens = batch.offsets("step"), batch.offsets("token")
     trainable, scale = batch.column("trainable", "token"), batch.column("inverse_temperature", "token")
-    found = {name: annotated.column(name, "token") for name in names}
-    for draw, asked in enumerate(contexts(batch)):
+    columns = {name: annotated.column(name, "token") for name in names}
+    for draw, draw_contexts in enumerate(contexts(batch)):
         for step in range(steps[draw], steps[draw + 1]):
             rows = range(tokens[step], tokens[step + 1])
-            context = asked[step - steps[draw]]
+            context = draw_contexts[step - steps[draw]]
             inputs = torch.tensor(context + batch.column("token", "token")[list(rows)].tolist())
             with torch.no_grad():
                 logits = model(input_ids=inputs[None]).logits[0]
             for place, row in enumerate(rows):
                 if not trainable[row]:
-                    assert all(np.isnan(found[name][row]) for name in names)
+                    assert all(np.isnan(columns[name][row]) for name in names)
                     continue
-                one = torch.distributions.Categorical(logits=logits[len(context) + place - 1] * float(scale[row]))
-                expected = (one.log_prob(inputs[len(context) + place]), one.entropy(), one.probs.square().sum())
+                dist = torch.distributions.Categorical(logits=logits[len(context) + place - 1] * float(scale[row]))
+                expected = (dist.log_prob(inputs[len(context) + place]), dist.entropy(), dist.probs.square().sum())
                 for name, value in zip(names, expected, strict=True):
-                    assert found[name][row] == pytest.approx(float(value), abs=1e-5), (name, row)
+                    assert columns[name][row] == pytest.approx(float(value), abs=1e-5), (name, row)
 
 
 def test_a_stored_token_is_run_once() -> None:
@@ -193,13 +193,13 @@ def test_a_stored_token_is_run_once() -> None:
     by_function = annotate(batch, "mine", answer, max_tokens=60).column("mine", "node_token")
     by_model = annotate(batch, "reference_logprob", model, max_tokens=60).column("reference_logprob", "node_token")
     np.testing.assert_allclose(by_function, by_model, rtol=0, atol=1e-6)
-    asked = torch.cat([pack.node_token for pack in packs]).tolist()
+    run_tokens = torch.cat([pack.node_token for pack in packs]).tolist()
     stored = batch.column("node_token", "token")[batch.column("trainable", "token") == 1]
-    assert sorted(asked) == sorted(set(stored.tolist()))
-    assert len(asked) < len(stored)
+    assert sorted(run_tokens) == sorted(set(stored.tolist()))
+    assert len(run_tokens) < len(stored)
     assert len(packs) > 1
     assert all(pack.subtree_end is None for pack in packs)
-    assert np.isfinite(by_model).sum() == len(asked)
+    assert np.isfinite(by_model).sum() == len(run_tokens)
 
 
 def test_a_function_returns_a_value_for_each_pair() -> None:
@@ -235,23 +235,23 @@ def test_only_some_draws_are_run() -> None:
             forest.append(path, [3 + member, 5 + group], kind="action", logprobs=[-0.5, -0.1])
             forest.finish(path, reward=float(member))
     batch = forest.freeze()
-    ran: list[int] = []
+    counts: list[int] = []
 
     def answers(pack: Pack) -> torch.Tensor:
-        ran.append(len(pack.target))
+        counts.append(len(pack.target))
         return pack.target.float()
 
     chosen = np.array([True, False, False, True])
     first = annotate(batch, "answer", answers, draws=chosen)
     tokens = np.asarray(batch.column("token", "token"), np.float32).reshape(4, 2)
-    found = first.column("answer", "token").reshape(4, 2)
-    np.testing.assert_array_equal(found, np.where(chosen[:, None], tokens, np.nan))
+    values = first.column("answer", "token").reshape(4, 2)
+    np.testing.assert_array_equal(values, np.where(chosen[:, None], tokens, np.nan))
     failed = Where(column="reward", at_most=0.0).holds(first)
     second = annotate(first, "answer", lambda pack: answers(pack) + 100.0, draws=failed)
     # Rewards are 0, 1, 0, 1: draws 0 and 2 are run now; draw 3 keeps its value, draw 1 still has none.
     expected = np.stack([tokens[0] + 100, [np.nan] * 2, tokens[2] + 100, tokens[3]])
     np.testing.assert_array_equal(second.column("answer", "token").reshape(4, 2), expected)
-    assert ran == [4, 4]
+    assert counts == [4, 4]
     for wrong in ([0, 1], [True], np.ones((4, 1), bool)):
         with pytest.raises(InvalidInputError, match="give a bool for each of the 4 draws"):
             annotate(batch, "answer", answers, draws=wrong)  # type: ignore[arg-type]
@@ -276,10 +276,10 @@ def test_a_critic_of_steps_is_read_and_trained_before_each_action() -> None:
         """Return a tenth of the last token before the prediction."""
         return (pack.input_ids[pack.source_row].float() - 1.0) / 10.0
 
-    read = annotate(batch, "value", last, level="step")
-    assert read.column("value", "step").tolist() == pytest.approx([0.1, 0.4])
+    annotated = annotate(batch, "value", last, level="step")
+    assert annotated.column("value", "step").tolist() == pytest.approx([0.1, 0.4])
     critic = Train(Value("token_mean", level="step"), model="critic")
-    targets = read.with_columns("step", **{"return": np.array([1.0, 0.5], np.float32)})
+    targets = annotated.with_columns("step", **{"return": np.array([1.0, 0.5], np.float32)})
     recipe = recipes.PPO.replace(loss=critic, epochs=1)
     updates = recipe.updates(targets.with_columns("draw", score=[1.0], advantage=[1.0]))
     total = 0.0
@@ -288,8 +288,8 @@ def test_a_critic_of_steps_is_read_and_trained_before_each_action() -> None:
             trained = pack.streams.weight_kl > 0
             assert pack.target[trained].tolist() == [3, 8]
             value = last(pack)
-            said = PackOutput(torch.zeros_like(value), torch.zeros_like(value), value=value)
-            total += update.loss(said, pack).item()
+            outputs = PackOutput(torch.zeros_like(value), torch.zeros_like(value), value=value)
+            total += update.loss(outputs, pack).item()
     assert total == pytest.approx((0.9**2 + 0.1**2) / 4)
     assert Value(level="step").of_steps
     assert not Value().of_steps

@@ -38,14 +38,14 @@ class Context(NamedTuple):
 
 def seen(batch: Batch) -> list[list[Context]]:
     """Return for each draw its context before each action node, and the whole; no node is cut."""
-    found = []
+    result = []
     for path in node_paths(batch):
         context, before = Context([], []), []
         for node in path:
             before += [context] if node["kind"] == ACTION else []
             context = context.then(node["tokens"], list(map(batch.blob, node["blobs"] or [])))
-        found.append([*before, context])
-    return found
+        result.append([*before, context])
+    return result
 
 
 def logprobs(model: Any, processor: Any, context: Context, tokens: list[int], scale: float = 1.0) -> Tensor:
@@ -81,12 +81,12 @@ def test_probes_see_the_images_before_them(family: str, whole: bool) -> None:
     contexts = seen(batch)
     longest = max(len(context.tokens) for of_draw in contexts for context in of_draw) + 2
     probe, most = Probe(rows, start=1), 4096 if whole else longest
-    found = annotate(batch, "answer_logprob", model, probe=probe, processor=processor, max_tokens=most)
+    annotated = annotate(batch, "answer_logprob", model, probe=probe, processor=processor, max_tokens=most)
     steps = batch.offsets("step")
     for draw, of_draw in enumerate(contexts):
         expected = [float(logprobs(model, processor, each, rows[draw])[1:].mean()) for each in of_draw]
-        after = found.column("answer_logprob", "step")[steps[draw] : steps[draw + 1]]
-        before = found.column("answer_logprob_before", "draw")[draw]
+        after = annotated.column("answer_logprob", "step")[steps[draw] : steps[draw + 1]]
+        before = annotated.column("answer_logprob_before", "draw")[draw]
         np.testing.assert_allclose([before, *after], expected, rtol=0, atol=1e-5)
     assert {len(each.images) for of_draw in contexts for each in of_draw} > {0, 2}
     packs = list(ProbePacks(batch, probe, ContextImages.of(batch, processor)).packs(most))
@@ -100,9 +100,9 @@ def test_other_prompts_keep_their_images(family: str) -> None:
     batch = rollouts(processor)
     hints = [[50, 51], [52], [52], [53], [54, 55, 56]]  # the second and third share an action
     prompts = [hint + of_draw[0].tokens for hint, of_draw in zip(hints, seen(batch), strict=True)]
-    found = annotate(batch, "teacher_logprob", model, prompts=prompts, top_k=3, processor=processor, max_tokens=300)
-    answers, tokens = found.column("teacher_logprob", "token"), batch.column("token", "token")
-    likeliest = found.column("teacher_top_logprobs", "token")
+    annotated = annotate(batch, "teacher_logprob", model, prompts=prompts, top_k=3, processor=processor, max_tokens=300)
+    answers, tokens = annotated.column("teacher_logprob", "token"), batch.column("token", "token")
+    likeliest = annotated.column("teacher_top_logprobs", "token")
     offsets, steps = batch.offsets("token"), batch.offsets("step")
     scale = batch.column("inverse_temperature", "token")
     for draw, of_draw in enumerate(seen(batch)):
@@ -121,21 +121,21 @@ def test_equal_tokens_with_other_images_are_other_contexts() -> None:
     batch = look([BEFORE, AFTER, BEFORE])
     rows, (first, second, third) = [[7, 8]] * 3, seen(batch)
     assert first[0].tokens == second[0].tokens
-    found = annotate(batch, "answer_logprob", model, probe=Probe(rows), processor=processor)
-    before = found.column("answer_logprob_before", "draw")
+    annotated = annotate(batch, "answer_logprob", model, probe=Probe(rows), processor=processor)
+    before = annotated.column("answer_logprob_before", "draw")
     expected = [float(logprobs(model, processor, each[0], [7, 8]).mean()) for each in (first, second, third)]
     np.testing.assert_allclose(before, expected, rtol=0, atol=1e-5)
     assert before[0] == before[2] != before[1]
     packs: list[Pack] = []
 
-    def kept(pack: Pack) -> Tensor:
+    def recording(pack: Pack) -> Tensor:
         packs.append(pack)
         return pack.run(model).logprob
 
     prompts = [[9, *each[0].tokens] for each in (first, second, third)]
-    for answerer in (kept, model):
-        found = annotate(batch, "teacher_logprob", answerer, prompts=prompts, processor=processor)
-        answers = found.column("teacher_logprob", "token").reshape(3, 2)
+    for answerer in (recording, model):
+        annotated = annotate(batch, "teacher_logprob", answerer, prompts=prompts, processor=processor)
+        answers = annotated.column("teacher_logprob", "token").reshape(3, 2)
         for draw, (context, _) in enumerate((first, second, third)):
             hinted = Context(prompts[draw], context.images)
             np.testing.assert_allclose(answers[draw], logprobs(model, processor, hinted, [11, 12]), rtol=0, atol=1e-5)
@@ -150,13 +150,13 @@ def test_equal_tokens_with_other_images_are_other_contexts() -> None:
 def test_a_final_probe_reads_the_observation_after_the_last_action() -> None:
     model, processor = build("smolvlm")
     forest, batch = Forest(), look([BEFORE], end=AFTER)
-    found = annotate(batch, "answer_logprob", model, probe=Probe([[7]]), processor=processor)
+    annotated = annotate(batch, "answer_logprob", model, probe=Probe([[7]]), processor=processor)
     (before, end) = seen(batch)[0]
     assert len(end.images) == 2
-    assert found.column("answer_logprob_before", "draw")[0] == pytest.approx(
+    assert annotated.column("answer_logprob_before", "draw")[0] == pytest.approx(
         float(logprobs(model, processor, before, [7])[0]), abs=1e-5
     )
-    assert found.column("answer_logprob", "step")[0] == pytest.approx(
+    assert annotated.column("answer_logprob", "step")[0] == pytest.approx(
         float(logprobs(model, processor, end, [7])[0]), abs=1e-5
     )
     forest.add_group(0, "text first")
@@ -167,9 +167,9 @@ def test_a_final_probe_reads_the_observation_after_the_last_action() -> None:
     forest.append(trajectory, tokens, kind="observation", blobs=[forest.add_blob(AFTER.content)])
     forest.finish(trajectory, reward=0.0)
     batch = forest.freeze()
-    found = annotate(batch, "answer_logprob", model, probe=Probe([[7]]), processor=processor)
+    annotated = annotate(batch, "answer_logprob", model, probe=Probe([[7]]), processor=processor)
     ((_, end),) = seen(batch)
-    assert found.column("answer_logprob", "step")[0] == pytest.approx(
+    assert annotated.column("answer_logprob", "step")[0] == pytest.approx(
         float(logprobs(model, processor, end, [7])[0]), abs=1e-5
     )
 
@@ -186,10 +186,10 @@ def test_unsupported_annotations_of_images_are_rejected() -> None:
     ):
         annotate(batch, "teacher_logprob", model, prompts=prompts, processor=processor)
     annotate(batch, "teacher_logprob", model, prompts=prompts, processor=processor, draws=np.array([True, False]))
-    for asked_for in ({}, {"prompts": [context.tokens] * 2}):
+    for arguments in ({}, {"prompts": [context.tokens] * 2}):
         with pytest.raises(UnsupportedError, match="would score their placeholders without them; give the"):
-            annotate(batch, "teacher_logprob", TeacherServer("http://127.0.0.1:9"), processor=processor, **asked_for)  # type: ignore[arg-type]
+            annotate(batch, "teacher_logprob", TeacherServer("http://127.0.0.1:9"), processor=processor, **arguments)  # type: ignore[arg-type]
     for layout in ("tree", "sequence"):
-        for asked in ({"prompts": prompts[:1] * 2}, {"probe": Probe([[7]] * 2)}):
+        for options in ({"prompts": prompts[:1] * 2}, {"probe": Probe([[7]] * 2)}):
             with pytest.raises(UnsupportedError, match=f"layout: '{layout}' cannot run images"):
-                annotate(batch, "teacher_logprob", model, layout=layout, processor=processor, **asked)
+                annotate(batch, "teacher_logprob", model, layout=layout, processor=processor, **options)

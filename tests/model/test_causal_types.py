@@ -53,14 +53,14 @@ def test_layouts_of_a_type_equal_the_plain_forward(kind: str) -> None:
             with pytest.raises(UnsupportedError, match="cannot run packs"):
                 causal_types.pack_of(rows, layout).run(model)
         return
-    wanted = causal_types.plain(model, rows)
+    expected = causal_types.plain(model, rows)
     assert row["layouts"]
     for layout in causal_types.LAYOUTS:
         if layout in row["layouts"]:
-            found = causal_types.differences(model, rows, layout, wanted)
+            errors = causal_types.differences(model, rows, layout, expected)
             # Processors round differently; the tolerance is 1e-5, or the change from rounding the weights.
-            known = max(causal_types.LIMIT, *row["errors"][layout].values())
-            assert max(found.values()) < 3 * known, (layout, found)
+            known_error = max(causal_types.LIMIT, *row["errors"][layout].values())
+            assert max(errors.values()) < 3 * known_error, (layout, errors)
         elif model.config.model_type == kind:
             with pytest.raises(UnsupportedError, match=f"layout: .* cannot run packs in the layout {layout}"):
                 causal_types.pack_of(rows, layout).run(model)
@@ -84,15 +84,15 @@ def test_a_type_that_is_not_in_the_table_is_padded() -> None:
     assert layout_of(model) == "padded"
     assert layout_of(model, "tree") == "tree"
     rows = causal_types.sequences()
-    wanted = causal_types.build("llama")(input_ids=rows[0][None]).logits[0, :-1].log_softmax(-1)
+    expected = causal_types.build("llama")(input_ids=rows[0][None]).logits[0, :-1].log_softmax(-1)
     output = replace(causal_types.pack_of(rows, "sequence"), layout="auto").run(model)
-    found = output.logprob[: len(rows[0]) - 1]
-    torch.testing.assert_close(found, wanted.gather(1, rows[0][1:, None])[:, 0], rtol=0, atol=1e-5)
+    result = output.logprob[: len(rows[0]) - 1]
+    torch.testing.assert_close(result, expected.gather(1, rows[0][1:, None])[:, 0], rtol=0, atol=1e-5)
 
 
 def test_layers_that_torch_recomputes_are_padded_or_refused() -> None:
     model, rows = causal_types.build("llama"), causal_types.sequences()
-    wanted = causal_types.plain(model, rows)
+    expected = causal_types.plain(model, rows)
     apply_activation_checkpointing(model, check_fn=lambda module: type(module).__name__ == "LlamaDecoderLayer")
     for layout in ("tree", "sequence"):
         with pytest.raises(UnsupportedError, match=r"CheckpointWrapper.*gradient_checkpointing_enable"):
@@ -100,27 +100,27 @@ def test_layers_that_torch_recomputes_are_padded_or_refused() -> None:
         with torch.no_grad():
             causal_types.pack_of(rows, layout).run(model)
     named = {name.replace("_checkpoint_wrapped_module.", ""): name for name, _ in model.named_parameters()}
-    of_wrapped = {named[name]: gradient for name, gradient in wanted[2].items()}
+    of_wrapped = {named[name]: gradient for name, gradient in expected[2].items()}
     pack = causal_types.pack_of(rows, "sequence")
     output = replace(pack, layout="auto").run(model)
     logprob, entropy = (causal_types.in_token_order(pack, each) for each in (output.logprob, output.entropy))
-    found = logprob.detach(), entropy.detach(), causal_types.gradients(model, logprob, entropy)
-    assert max(causal_types.compared(found, (*wanted[:2], of_wrapped)).values()) < 1e-4
+    result = logprob.detach(), entropy.detach(), causal_types.gradients(model, logprob, entropy)
+    assert max(causal_types.compared(result, (*expected[:2], of_wrapped)).values()) < 1e-4
 
 
 def test_probes_and_columns_of_a_model_without_trees() -> None:
     """Trees become sequences: the results equal those of a tree-capable model's layouts, one by one."""
     batch, model = rollouts(), causal_types.build("llama")
     probe = Probe([[7, 8, 9]] * batch.num_draws, start=1)
-    wanted = arl.annotate(batch, "answer_logprob", model, probe=probe, layout="tree")
+    expected = arl.annotate(batch, "answer_logprob", model, probe=probe, layout="tree")
     for layout in ("sequence", "padded"):
-        found = arl.annotate(batch, "answer_logprob", model, probe=probe, layout=layout)
-        before, right = (each.column("answer_logprob_before", "draw") for each in (found, wanted))
+        annotated = arl.annotate(batch, "answer_logprob", model, probe=probe, layout=layout)
+        before, right = (each.column("answer_logprob_before", "draw") for each in (annotated, expected))
         assert np.isfinite(right).all()
         np.testing.assert_allclose(before, right, rtol=0, atol=1e-5)
     hybrid = causal_types.build("qwen3_5_text")
-    found = arl.annotate(batch, "answer_logprob", hybrid, probe=probe)
-    assert np.isfinite(found.column("answer_logprob_before", "draw")).all()
+    annotated = arl.annotate(batch, "answer_logprob", hybrid, probe=probe)
+    assert np.isfinite(annotated.column("answer_logprob_before", "draw")).all()
     (update,) = arl.recipes.GRPO.updates(batch)
     for each, forks in ((model, True), (hybrid, False)):
         assert [pack.has_forks for pack in update.pack(max_tokens=64, model=each)] == [forks]

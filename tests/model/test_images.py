@@ -28,17 +28,17 @@ FAMILY = pytest.mark.parametrize("family", FAMILIES)
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
-    found = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+    result = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
     model.zero_grad()
-    return found
+    return result
 
 
-def assert_equal(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+def assert_equal(result: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     """Assert that gradients agree to 1e-5 of the largest one of each parameter, or of all."""
-    assert found.keys() == wanted.keys()
-    largest = max(float(each.abs().max()) for each in wanted.values())
-    for name, each in wanted.items():
-        assert float((found[name] - each).abs().max()) < 1e-5 * largest, name
+    assert result.keys() == expected.keys()
+    largest = max(float(each.abs().max()) for each in expected.values())
+    for name, each in expected.items():
+        assert float((result[name] - each).abs().max()) < 1e-5 * largest, name
 
 
 def packed(model: Any, processor: Any, batch: arl.Batch, **options: Any) -> tuple[dict[str, Tensor], NDArray[Any]]:
@@ -83,11 +83,11 @@ def test_packs_equal_the_plain_forward_of_each_row(family: str, way: str) -> Non
     batch, model = rollouts(processor), prepared(model, way)
     logprob, entropy = plain_logprobs(model, processor, batch)
     (logprob.sum() + entropy.sum() / 7).backward()
-    wanted = gradients(model)
-    found, column = packed(model, processor, batch)
+    expected = gradients(model)
+    result, column = packed(model, processor, batch)
     assert np.abs(column - logprob.detach().numpy()).max() < 1e-5
-    assert_equal(found, wanted)
-    towers = [name for name in wanted if "vis" in name]
+    assert_equal(result, expected)
+    towers = [name for name in expected if "vis" in name]
     assert bool(towers) == (way != "frozen")
 
 
@@ -95,22 +95,22 @@ def test_packs_equal_the_plain_forward_of_each_row(family: str, way: str) -> Non
 def test_small_packs_and_the_losses_of_one_are_the_same(family: str) -> None:
     model, processor = build(family)
     batch = rollouts(processor)
-    one, _ = packed(model, processor, batch)
+    single, _ = packed(model, processor, batch)
     most = max(len(row.tokens) for row in rows_of(batch))
     many, _ = packed(model, processor, batch, max_tokens=most)
-    assert_equal(many, one)
+    assert_equal(many, single)
 
 
 def test_the_vision_tower_runs_once_on_the_distinct_images_of_a_pack() -> None:
     model, processor = build("qwen2_5_vl")
-    batch, seen = rollouts(processor), []
-    model.model.visual.register_forward_pre_hook(lambda _, args, kwargs: seen.append((args, kwargs)), with_kwargs=True)
+    batch, calls = rollouts(processor), []
+    model.model.visual.register_forward_pre_hook(lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True)
     (update,) = ALL_ROWS.updates(batch)
     (pack,) = update.pack(max_tokens=4096, model=model, processor=processor)
     pack.run(model)
-    assert len(seen) == 1
+    assert len(calls) == 1
     pixels = sum(ImageInputs(processor).of(shot)["pixel_values"].shape[0] for shot in SHOTS)
-    assert seen[0][0][0].shape[0] == pixels
+    assert calls[0][0][0].shape[0] == pixels
     uses = sum(len(row.images) for row in rows_of(batch))
     assert pack.images is not None
     assert len(pack.images.image) == uses == 11
@@ -133,18 +133,18 @@ def test_an_image_has_the_tokens_that_it_has_alone(family: str) -> None:
 @FAMILY
 def test_another_image_is_another_gradient(family: str) -> None:
     model, processor = build(family)
-    found, column = packed(model, processor, rollouts(processor))
+    original, column = packed(model, processor, rollouts(processor))
     swapped, other = packed(model, processor, rollouts(processor, swapped=True))
     if len(column) == len(other):
         assert np.abs(column - other).max() > 1e-3
-    assert max(float((found[name] - swapped[name]).abs().max()) for name in found) > 1e-2
+    assert max(float((original[name] - swapped[name]).abs().max()) for name in original) > 1e-2
 
 
 @pytest.mark.parametrize("family", WHOLE)
-def test_fused_losses_and_gradient_caching_equal_the_whole(family: str) -> None:
+def test_fused_losses_and_gradient_caching_equal_a_plain_run(family: str) -> None:
     model, processor = build(family)
     batch = rollouts(processor)
-    found = {}
+    by_way = {}
     for way in ("run", "fused", "cached"):
         (update,) = ALL_ROWS.updates(batch)
         most = max(len(row.tokens) for row in rows_of(batch))
@@ -156,9 +156,9 @@ def test_fused_losses_and_gradient_caching_equal_the_whole(family: str) -> None:
             for pack in update.pack(model=model, **options):
                 output = pack.run(model) if way == "run" else loss.run_fused(model, pack, ALL_ROWS.loss)
                 update.loss(output, pack).backward()
-        found[way] = gradients(model)
+        by_way[way] = gradients(model)
     for way in ("fused", "cached"):
-        assert_equal(found[way], found["run"])
+        assert_equal(by_way[way], by_way["run"])
 
 
 @pytest.mark.parametrize("family", WHOLE)
@@ -176,8 +176,8 @@ def test_placeholders_have_probability_zero(family: str) -> None:
     torch.testing.assert_close(output.entropy, entropy, rtol=0, atol=1e-5)
     rows = rows_of(batch)
     scale = torch.tensor(np.array(batch.column("inverse_temperature", "token")))
-    rows_found = [plain_logits(model, processor, row.tokens, row.images)[[p - 1 for p in row.actions]] for row in rows]
-    logits = torch.cat(rows_found)
+    row_logits = [plain_logits(model, processor, row.tokens, row.images)[[p - 1 for p in row.actions]] for row in rows]
+    logits = torch.cat(row_logits)
     expected = (logits * scale[:, None]).log_softmax(-1)
     finite = expected.isfinite()
     assert int((~finite).sum()) == len(never) * len(expected)
@@ -191,17 +191,17 @@ def test_placeholders_have_probability_zero(family: str) -> None:
 def test_columns_of_a_reference_and_norms_of_gradients(family: str) -> None:
     model, processor = build(family)
     batch = rollouts(processor)
-    wanted, _ = plain_logprobs(model, processor, batch)
-    found = arl.annotate(batch, "reference_logprob", model, processor=processor)
-    assert np.abs(found.column("reference_logprob", "token") - wanted.detach().numpy()).max() < 1e-5
+    expected, _ = plain_logprobs(model, processor, batch)
+    annotated = arl.annotate(batch, "reference_logprob", model, processor=processor)
+    assert np.abs(annotated.column("reference_logprob", "token") - expected.detach().numpy()).max() < 1e-5
     batch = arl.annotate(batch, "gradient_norm", model, level="draw", processor=processor)
     norms = batch.column("gradient_norm", "draw")
     ends = batch.offsets("token")[batch.offsets("step")]
     for draw in (0, 1):
         model.zero_grad()
         plain_logprobs(model, processor, batch)[0][ends[draw] : ends[draw + 1]].sum().backward()
-        every = [each.grad.norm() for each in model.parameters() if each.grad is not None]
-        assert norms[draw] == pytest.approx(float(torch.stack(every).norm()), rel=1e-4)
+        parameter_norms = [each.grad.norm() for each in model.parameters() if each.grad is not None]
+        assert norms[draw] == pytest.approx(float(torch.stack(parameter_norms).norm()), rel=1e-4)
 
 
 def test_values_of_states_that_see() -> None:
@@ -210,26 +210,26 @@ def test_values_of_states_that_see() -> None:
     batch = arl.annotate(rollouts(processor), "old_value", model, processor=processor)
     (values,) = [batch.column("old_value", "token")]
     row = rows_of(batch)[0]
-    kept: list[Tensor] = []
-    hook = model.lm_head.register_forward_pre_hook(lambda _, args: kept.append(args[0]))
+    states: list[Tensor] = []
+    hook = model.lm_head.register_forward_pre_hook(lambda _, args: states.append(args[0]))
     plain_logits(model, processor, row.tokens, row.images)
     hook.remove()
-    wanted = model.value_head(kept[0][0])[[place - 1 for place in row.actions], 0]
-    assert np.abs(values[: len(row.actions)] - wanted.detach().numpy()).max() < 1e-5
+    expected = model.value_head(states[0][0])[[place - 1 for place in row.actions], 0]
+    assert np.abs(values[: len(row.actions)] - expected.detach().numpy()).max() < 1e-5
 
 
 def test_a_batch_of_a_store_has_its_images(tmp_path: Path) -> None:
     model, processor = build("smolvlm")
     with arl.Store.open(tmp_path) as store:
         fresh = recipes.GRPO.credit(rollouts(processor, store=store))
-        wanted, column = packed(model, processor, fresh)
+        expected, column = packed(model, processor, fresh)
         stored = store.batch(0)
         again = arl.Batch.concat([store.trajectory_batch([0])])
     assert {stored.blob(shot.sha256) for shot in SHOTS} == {shot.content for shot in SHOTS}
     assert again.blob(SHOTS[0].sha256) == SHOTS[0].content
-    found, other = packed(model, processor, recipes.GRPO.credit(stored))
+    result, other = packed(model, processor, recipes.GRPO.credit(stored))
     assert np.array_equal(column, other)
-    assert_equal(found, wanted)
+    assert_equal(result, expected)
 
 
 def test_images_that_would_be_lost_are_refused(tmp_path: Path) -> None:
@@ -314,11 +314,11 @@ def test_the_loop_of_the_page_trains_a_saved_model(tmp_path: Path, monkeypatch: 
     names: dict[str, Any] = {"recipe": ALL_ROWS, "batch": batch, "optimizer": _NoStep()}
     loaded = run("howto/vision", names, only=1)["model"]
     assert all(torch.equal(each, before[key]) for key, each in loaded.state_dict().items())
-    found = gradients(loaded)
+    expected = gradients(loaded)
     (update,) = ALL_ROWS.updates(batch)
     for pack in update.pack(max_tokens=4096, model=loaded):
         update.loss(pack.run(loaded), pack).backward()
-    assert_equal(gradients(loaded), found)
+    assert_equal(gradients(loaded), expected)
 
 
 class _NoStep:

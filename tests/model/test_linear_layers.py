@@ -55,37 +55,37 @@ def is_used(output: torch.Tensor) -> bool:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("trained", ["all", "inputs", "weights"])
 def test_outputs_and_gradients_are_those_in_double_precision(shape: tuple[int, ...], bias: bool, trained: str) -> None:
-    found = {}
+    results = {}
     for dtype in (torch.float64, torch.float32):
-        model, given = layers(bias=bias).to(dtype), inputs(*shape, WIDTHS[0], dtype=dtype)
+        model, states = layers(bias=bias).to(dtype), inputs(*shape, WIDTHS[0], dtype=dtype)
         model.requires_grad_(trained != "inputs")
-        given.requires_grad_(trained != "weights")
-        with fast_linear_layers(model, given[..., 0].numel()):
-            output = model(given)
+        states.requires_grad_(trained != "weights")
+        with fast_linear_layers(model, states[..., 0].numel()):
+            output = model(states)
         (output**3).transpose(0, -1).sum().backward()  # a gradient that is not contiguous
         assert is_used(output) == (FAST and dtype == torch.float32)
-        gradients = [given.grad, *(each.grad for each in model.parameters())]
-        found[dtype] = [output.detach(), *(each for each in gradients if each is not None)]
-    assert len(found[torch.float32]) == 1 + (trained != "weights") + (trained != "inputs") * (4 if bias else 2)
-    for exact, fast in zip(*found.values(), strict=True):
+        gradients = [states.grad, *(each.grad for each in model.parameters())]
+        results[dtype] = [output.detach(), *(each for each in gradients if each is not None)]
+    assert len(results[torch.float32]) == 1 + (trained != "weights") + (trained != "inputs") * (4 if bias else 2)
+    for exact, fast in zip(*results.values(), strict=True):
         torch.testing.assert_close(fast.double(), exact, rtol=1e-5, atol=1e-5 * float(exact.abs().max()))
 
 
 def test_a_gradient_that_is_one_number_everywhere_is_multiplied() -> None:
-    model, given = layers(), inputs(90, WIDTHS[0])
+    model, states = layers(), inputs(90, WIDTHS[0])
     with fast_linear_layers(model, 90):
-        model(given).sum().backward()
+        model(states).sum().backward()
     fast = [each.grad.clone() for each in model.parameters() if each.grad is not None]
     model.zero_grad()
-    model(given).sum().backward()
+    model(states).sum().backward()
     torch.testing.assert_close(fast, [each.grad for each in model.parameters()], rtol=1e-5, atol=1e-4)
 
 
 def test_frozen_weights_keep_no_inputs() -> None:
-    model, given = layers().requires_grad_(False), inputs(90, WIDTHS[0]).requires_grad_()
+    model, states = layers().requires_grad_(False), inputs(90, WIDTHS[0]).requires_grad_()
     first: Any = model[0]
     with fast_linear_layers(model, 90):
-        output = first(given)
+        output = first(states)
     saved = getattr(output.grad_fn, "saved_tensors", (first.weight,))
     assert [each.shape for each in saved if each is not None] == [first.weight.shape]
 
@@ -104,86 +104,86 @@ def autocast() -> AbstractContextManager[Any]:
     ],
 )
 def test_elsewhere_torch_computes(rows: int, dtype: torch.dtype, surrounding: Any) -> None:
-    model, given = layers(dtype=dtype), inputs(rows, WIDTHS[0], dtype=dtype)
+    model, states = layers(dtype=dtype), inputs(rows, WIDTHS[0], dtype=dtype)
     with surrounding():
         with fast_linear_layers(model, rows):
-            output = model(given)
+            output = model(states)
         assert not is_used(output)
-        assert torch.equal(output, model(given))
+        assert torch.equal(output, model(states))
 
 
 def test_activation_checkpointing_recomputes_layers_in_the_same_way() -> None:
-    model, given = layers(), inputs(90, WIDTHS[0]).requires_grad_()
+    model, states = layers(), inputs(90, WIDTHS[0]).requires_grad_()
     with fast_linear_layers(model, 90):
-        output = checkpoint(model, given, use_reentrant=False)
+        output = checkpoint(model, states, use_reentrant=False)
     output.square().sum().backward()  # torch compares what both passes saved
-    again = model(given.detach())
+    again = model(states.detach())
     assert torch.equal(output, again)
-    assert given.grad is not None
+    assert states.grad is not None
 
 
 def test_another_thread_is_left_alone() -> None:
-    model, given, found = layers(), inputs(90, WIDTHS[0]), []
+    model, states, used = layers(), inputs(90, WIDTHS[0]), []
     with fast_linear_layers(model, 90):
-        thread = threading.Thread(target=lambda: found.append(is_used(model(given))))
+        thread = threading.Thread(target=lambda: used.append(is_used(model(states))))
         thread.start()
         thread.join()
-        assert is_used(model(given)) == FAST
-    assert found == [False]
+        assert is_used(model(states)) == FAST
+    assert used == [False]
 
 
 def test_a_thread_that_ends_its_block_leaves_that_of_another() -> None:
-    model, given, found = layers(), inputs(90, WIDTHS[0]), []
-    begun, may_end = threading.Event(), threading.Event()
+    model, states, used = layers(), inputs(90, WIDTHS[0]), []
+    entered, may_end = threading.Event(), threading.Event()
 
     def other() -> None:
         with fast_linear_layers(model, 90):
-            begun.set()
+            entered.set()
             may_end.wait()
-            found.append(is_used(model(given)))
+            used.append(is_used(model(states)))
 
     thread = threading.Thread(target=other, daemon=True)
     with fast_linear_layers(model, 90):
         thread.start()
-        begun.wait()
-    assert not is_used(model(given))
+        entered.wait()
+    assert not is_used(model(states))
     may_end.set()
     thread.join()
-    assert found == [FAST]
+    assert used == [FAST]
     assert not any("forward" in vars(part) for part in model)
 
 
 def test_a_nested_block_leaves_the_outer_one() -> None:
-    model, given = layers(), inputs(90, WIDTHS[0])
+    model, states = layers(), inputs(90, WIDTHS[0])
     with fast_linear_layers(model, 90):
         with fast_linear_layers(model, 90):
-            assert is_used(model(given)) == FAST
-        assert is_used(model(given)) == FAST
-    assert not is_used(model(given))
+            assert is_used(model(states)) == FAST
+        assert is_used(model(states)) == FAST
+    assert not is_used(model(states))
 
 
 def test_a_forward_set_on_the_instance_is_called_and_restored() -> None:
-    model, given, calls = layers(), inputs(90, WIDTHS[0]), []
+    model, states, calls = layers(), inputs(90, WIDTHS[0]), []
     first: Any = model[0]
-    own = first.forward
-    first.forward = hooked = lambda rows: (calls.append(len(rows)), own(rows))[1]
+    original = first.forward
+    first.forward = hooked = lambda rows: (calls.append(len(rows)), original(rows))[1]
     with fast_linear_layers(model, 90):
-        model(given)
+        model(states)
     assert (calls, first.forward) == ([90], hooked)
 
 
 def test_a_copy_or_pickle_made_in_the_block_uses_its_own_weights() -> None:
-    model, given = layers(), inputs(90, WIDTHS[0])
-    wanted = model(given)
+    model, states = layers(), inputs(90, WIDTHS[0])
+    expected = model(states)
     with fast_linear_layers(model, 90):
-        made = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+        copies = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
     with torch.no_grad():
         next(model.parameters()).zero_()
-    for each in made:
-        assert torch.equal(each(given), wanted)
+    for each in copies:
+        assert torch.equal(each(states), expected)
         with fast_linear_layers(each, 90):
-            assert is_used(each(given)) == FAST
-        assert not is_used(each(given))
+            assert is_used(each(states)) == FAST
+        assert not is_used(each(states))
         assert not FAST or not any("forward" in vars(part) for part in each)
 
 
@@ -198,16 +198,16 @@ class Zero:
 
 
 def test_a_copy_made_in_the_block_keeps_the_forward_of_the_instance() -> None:
-    model, given = layers(), inputs(90, WIDTHS[0])
+    model, states = layers(), inputs(90, WIDTHS[0])
     first: Any = model[0]
     first.forward = Zero(first)
-    wanted = model(given)
+    expected = model(states)
     with fast_linear_layers(model, 90):
-        made = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
-    for each in made:
-        assert torch.equal(each(given), wanted)
+        copies = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+    for each in copies:
+        assert torch.equal(each(states), expected)
         with fast_linear_layers(each, 90):
-            assert torch.allclose(each(given), wanted)
+            assert torch.allclose(each(states), expected)
         assert each[0].forward.layer is each[0] or not FAST
 
 
@@ -228,9 +228,9 @@ def test_a_large_head_is_read_and_fused_as_ever(enabled: bool) -> None:
 
 
 def test_a_changed_weight_is_noticed() -> None:
-    model, given = layers(), inputs(90, WIDTHS[0]).requires_grad_()
+    model, states = layers(), inputs(90, WIDTHS[0]).requires_grad_()
     with fast_linear_layers(model, 90):
-        output = model(given)
+        output = model(states)
     with torch.no_grad():
         next(model.parameters()).add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

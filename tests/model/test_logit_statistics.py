@@ -54,14 +54,14 @@ def contexts_of(batch: object) -> list[tuple[list[int], int, float, int]]:
     """Return the trained tokens of the first draws: context, token, temperature and place in the batch of each."""
     offsets, tokens = batch.offsets("token"), batch.column("token", "token")
     scale, trained = batch.column("inverse_temperature", "token"), batch.column("trainable", "token")
-    steps, found = batch.offsets("step"), []
-    for draw, asked in enumerate(contexts(batch)):
-        for step, context in zip(range(*steps[draw : draw + 2].tolist()), asked[:-1], strict=True):
+    steps, result = batch.offsets("step"), []
+    for draw, draw_contexts in enumerate(contexts(batch)):
+        for step, context in zip(range(*steps[draw : draw + 2].tolist()), draw_contexts[:-1], strict=True):
             begin, end = offsets[step : step + 2].tolist()
             for place in range(begin, end):
                 before = [*context, *tokens[begin:place].tolist()]
-                found.append((before, int(tokens[place]), 1.0 / float(scale[place]), place))
-    return [row for row in found if trained[row[3]] != 0][:40]
+                result.append((before, int(tokens[place]), 1.0 / float(scale[place]), place))
+    return [row for row in result if trained[row[3]] != 0][:40]
 
 
 @torch.no_grad()
@@ -71,29 +71,29 @@ def logits_of(model: nn.Module, context: list[int]) -> torch.Tensor:
 
 def test_soft_values_are_computed_at_the_temperature_of_each_token() -> None:
     batch, model = grow(0), tiny_model("qwen3")
-    made = annotate(batch, "soft_value", model).column("soft_value", "token")
+    soft_values = annotate(batch, "soft_value", model).column("soft_value", "token")
     likelihood = annotate(batch, "own_logprob", model).column("own_logprob", "token")
     rows = contexts_of(batch)
     assert len(rows) > 20
     assert len({round(temperature, 3) for _, _, temperature, _ in rows}) > 2
     for context, token, temperature, place in rows:
         logits = logits_of(model, context)
-        assert made[place] == pytest.approx(temperature * (logits / temperature).logsumexp(0).item(), abs=1e-4)
+        assert soft_values[place] == pytest.approx(temperature * (logits / temperature).logsumexp(0).item(), abs=1e-4)
         # Q of the token is its logit: what `loss.Value(of="logit")` fits.
-        assert temperature * likelihood[place] + made[place] == pytest.approx(logits[token].item(), abs=1e-4)
+        assert temperature * likelihood[place] + soft_values[place] == pytest.approx(logits[token].item(), abs=1e-4)
 
 
 def test_an_estimate_is_the_logit_of_the_token_or_of_the_policy_s_choice() -> None:
     batch, critic, policy = grow(0), tiny_model("qwen3", seed=1), tiny_model("qwen3", seed=2)
-    said, best = (
+    estimates, best_estimates = (
         annotate(batch, "estimate", estimate(critic, chooser)).column("estimate", "token") for chooser in (None, policy)
     )
     rows = contexts_of(batch)
     assert len(rows) > 20
     for context, token, _, place in rows:
         logits = logits_of(critic, context)
-        assert said[place] == pytest.approx(logits[token].item(), abs=1e-4)
-        assert best[place] == pytest.approx(logits[logits_of(policy, context).argmax()].item(), abs=1e-4)
+        assert estimates[place] == pytest.approx(logits[token].item(), abs=1e-4)
+        assert best_estimates[place] == pytest.approx(logits[logits_of(policy, context).argmax()].item(), abs=1e-4)
 
 
 def test_the_target_model_scores_the_likeliest_token_of_the_proposal_model() -> None:
@@ -101,7 +101,7 @@ def test_the_target_model_scores_the_likeliest_token_of_the_proposal_model() -> 
     with torch.random.fork_rng():
         torch.manual_seed(0)
         target.value_head = nn.Linear(target.config.hidden_size, 1).double()
-    made = annotate(batch, "value", proposed_value(proposal, target, scale=0.7)).column("value", "token")
+    values = annotate(batch, "value", proposed_value(proposal, target, scale=0.7)).column("value", "token")
     rows = contexts_of(batch)
     for context, _, _, place in rows:
         logits = logits_of(target, context)
@@ -109,8 +109,8 @@ def test_the_target_model_scores_the_likeliest_token_of_the_proposal_model() -> 
             hidden = target.model(input_ids=torch.tensor([context])).last_hidden_state[0, -1]
             value = target.value_head(hidden).item()
         chosen = int(logits_of(proposal, context).argmax())
-        assert made[place] == pytest.approx(0.7 * (logits[chosen] - logits.max()).item() + value, abs=1e-4)
+        assert values[place] == pytest.approx(0.7 * (logits[chosen] - logits.max()).item() + value, abs=1e-4)
     assert any(int(logits_of(proposal, row[0]).argmax()) != row[1] for row in rows)
-    scored = batch.with_columns("draw", score=batch.column("reward", "draw")).with_columns("token", value=made)
+    scored = batch.with_columns("draw", score=batch.column("reward", "draw")).with_columns("token", value=values)
     returned = recipes.B_CODER.advantage(scored).column("return", "token")
     assert np.isfinite(returned).all()

@@ -45,22 +45,22 @@ def test_is_the_product(
 
     def matrix(height: int, width: int, *, transposed: bool = False) -> Tensor:
         shape = (width, height) if transposed else (height, width)
-        made = torch.randn(*shape, generator=make, dtype=torch.float64).to(dtype)
-        return made.t() if transposed else made
+        values = torch.randn(*shape, generator=make, dtype=torch.float64).to(dtype)
+        return values.t() if transposed else values
 
     left, right = matrix(rows, inner, transposed=turned[0]), matrix(inner, columns, transposed=turned[1])
     # A part of a wider matrix, like the logits of some rows.
     wide = matrix(rows, columns + 3)
     out, beside = wide[:, :columns], wide[:, columns:].clone()
     before = out.double() if add else torch.zeros(rows, columns, dtype=torch.float64)
-    wanted = before + left.double() @ right.double()
+    expected = before + left.double() @ right.double()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(products, "_BLOCK", block)
         patch.setattr(products, "_by_onednn", lambda left, _: enabled and left.dtype == torch.float32)
         products.multiply(left, right, out, add=add)
     # Each of the `inner` additions and multiplications, and the last addition, rounds by half a unit in the last place.
     error = torch.finfo(dtype).eps * (inner + 2) * (before.abs() + left.double().abs() @ right.double().abs())
-    assert ((out.double() - wanted).abs() <= error).all()
+    assert ((out.double() - expected).abs() <= error).all()
     assert torch.equal(wide[:, columns:], beside)
 
 
@@ -86,11 +86,11 @@ def test_who_makes_them(registers: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_row_has_the_same_bits_in_every_place() -> None:
     row, weight = torch.randn(1, 300), torch.randn(700, 300)
-    made = torch.empty(64, 700)
-    products.multiply(row.expand(64, 300).contiguous(), weight.t(), made)
-    assert torch.equal(made, made[:1].expand(64, 700))
+    product = torch.empty(64, 700)
+    products.multiply(row.expand(64, 300).contiguous(), weight.t(), product)
+    assert torch.equal(product, product[:1].expand(64, 700))
     others = torch.randn(64, 300)
     others[17] = row
     beside = torch.empty(64, 700)
     products.multiply(others, weight.t(), beside)
-    assert torch.equal(beside[17], made[0])
+    assert torch.equal(beside[17], product[0])

@@ -71,14 +71,14 @@ def test_equals_separate_sequences(family: str, training: bool) -> None:
     rows = Ragged.random(LENGTHS)
     before = model.config._attn_implementation
     expected = naive(model, rows)
-    wanted = gradients(model, *expected)
+    expected_gradients = gradients(model, *expected)
     output = rows.pack().run(model)
     assert output.logprob.dtype == output.entropy.dtype == torch.float64
     torch.testing.assert_close(output.logprob, expected[0], rtol=0, atol=1e-10)
     torch.testing.assert_close(output.entropy, expected[1], rtol=0, atol=1e-10)
-    found = gradients(model, output.logprob, output.entropy)
-    for name, gradient in wanted.items():
-        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-9, msg=lambda text, at=name: f"{at}: {text}")
+    result = gradients(model, output.logprob, output.entropy)
+    for name, gradient in expected_gradients.items():
+        torch.testing.assert_close(result[name], gradient, rtol=0, atol=1e-9, msg=lambda text, at=name: f"{at}: {text}")
     assert model.config._attn_implementation == before
 
 
@@ -95,12 +95,12 @@ def test_any_mix_of_lengths(lengths: list[int]) -> None:
 def test_gradient_checkpointing_recomputes_with_the_same_attention() -> None:
     model = tiny_model("qwen3").train()
     rows = Ragged.random(LENGTHS)
-    wanted = gradients(model, *naive(model, rows))
+    expected = gradients(model, *naive(model, rows))
     model.gradient_checkpointing_enable()
     output = rows.pack().run(model)
-    found = gradients(model, output.logprob, output.entropy)
-    for name, gradient in wanted.items():
-        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-9, msg=name)
+    result = gradients(model, output.logprob, output.entropy)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(result[name], gradient, rtol=0, atol=1e-9, msg=name)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
     with pytest.raises(UnsupportedError, match="use_reentrant"):
         replace(rows.pack(), layout="sequence").run(model)
@@ -108,15 +108,15 @@ def test_gradient_checkpointing_recomputes_with_the_same_attention() -> None:
 
 def test_head_in_chunks_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = tiny_model("llama", tie_word_embeddings=True), Ragged.random(LENGTHS)
-    whole = rows.pack().run(model)
-    wanted = gradients(model, whole.logprob, whole.entropy)
+    at_once = rows.pack().run(model)
+    expected = gradients(model, at_once.logprob, at_once.entropy)
     for module in (run_module, output_layer):
         monkeypatch.setattr(module, "LOGITS_AT_ONCE", 3 * model.config.vocab_size)
     parts = rows.pack().run(model)
-    found = gradients(model, parts.logprob, parts.entropy)
-    torch.testing.assert_close(parts.logprob, whole.logprob, rtol=0, atol=1e-12)
-    for name, gradient in wanted.items():
-        torch.testing.assert_close(found[name], gradient, rtol=0, atol=1e-12, msg=name)
+    result = gradients(model, parts.logprob, parts.entropy)
+    torch.testing.assert_close(parts.logprob, at_once.logprob, rtol=0, atol=1e-12)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(result[name], gradient, rtol=0, atol=1e-12, msg=name)
 
 
 def test_half_precision_has_fp32_log_probs_under_autocast_too() -> None:
@@ -185,7 +185,7 @@ def test_models_that_cannot_run_packs_are_refused_with_the_reason() -> None:
         rows.pack().run(nn.ModuleList([tiny_model("llama"), tiny_model("qwen3")]))
     with pytest.raises(UnsupportedError, match="DataParallel copies the model"):
         rows.pack().run(nn.DataParallel(tiny_model("llama")))
-    with pytest.raises(InvalidInputError, match="'flat' is no layout; use auto, tree, sequence, padded"):
+    with pytest.raises(InvalidInputError, match="'flat' is not a layout; use auto, tree, sequence, padded"):
         replace(rows.pack(), layout="flat").run(tiny_model("llama"))
     shape = {"vocab_size": 37, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     with pytest.raises(UnsupportedError, match="sees the tokens after each token; load it with is_decoder=True"):
@@ -203,9 +203,9 @@ def test_models_with_custom_attention_use_the_padded_layout(kind: str) -> None:
         }[kind]().eval(),
         Ragged.random(LENGTHS),
     )
-    wanted = naive(model, rows)
+    expected = naive(model, rows)
     output = rows.pack().run(model)
-    torch.testing.assert_close(output.logprob.double(), wanted[0], rtol=0, atol=1e-5)
+    torch.testing.assert_close(output.logprob.double(), expected[0], rtol=0, atol=1e-5)
     for layout in ("sequence", "tree"):
         with pytest.raises(UnsupportedError, match=r"(Falcon|Mpt)Model computes its attention by itself, not through"):
             replace(rows.pack(), layout=layout).run(model)
@@ -213,17 +213,17 @@ def test_models_with_custom_attention_use_the_padded_layout(kind: str) -> None:
 
 def test_a_replaced_forward_that_leaves_the_output_layer_out_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = tiny_model("llama"), Ragged.random(LENGTHS)
-    wanted = rows.pack().run(model).logprob
+    expected = rows.pack().run(model).logprob
     forwards: list[str] = []
     monkeypatch.setattr(model.model, "forward", counted(forwards, "decoder", model.model.forward))
 
-    def without_head(**given: object) -> object:  # like TRL's fused losses
+    def without_head(**arguments: object) -> object:  # like TRL's fused losses
         forwards.append("without head")
-        return model.model(**{name: value for name, value in given.items() if name != "return_dict"})
+        return model.model(**{name: value for name, value in arguments.items() if name != "return_dict"})
 
     monkeypatch.setattr(model, "forward", without_head)
     for _ in range(3):
-        assert torch.equal(rows.pack().run(model).logprob, wanted)
+        assert torch.equal(rows.pack().run(model).logprob, expected)
     assert forwards == ["without head", *4 * ["decoder"]]  # the first pack runs again; later ones skip that forward
 
 
@@ -241,37 +241,37 @@ def test_a_wrapper_that_changes_inputs_or_outputs_of_the_model_is_refused() -> N
             super().__init__()
             self.model, self.change = tiny_model("llama"), change
 
-        def forward(self, **given):
-            return self.change(self.model, given)
+        def forward(self, **inputs):
+            return self.change(self.model, inputs)
 
     rows = Ragged.random(LENGTHS)
     for change, message in (
-        (lambda model, given: model(**given)[0], "changes shapes or dtypes of what its LlamaForCausalLM returns"),
-        (lambda model, given: model(**given).logits, "fails on what its LlamaForCausalLM returns for a pack"),
-        (lambda _model, given: given["input_ids"], "does not call the LlamaForCausalLM inside it"),
-        (lambda model, given: (model(**given), model(**given))[1], "calls the language model more than once"),
-        (lambda model, given: model(input_ids=given["input_ids"][:, 1:]), "or with other tokens than it was given"),
+        (lambda model, inputs: model(**inputs)[0], "changes shapes or dtypes of what its LlamaForCausalLM returns"),
+        (lambda model, inputs: model(**inputs).logits, "fails on what its LlamaForCausalLM returns for a pack"),
+        (lambda _model, inputs: inputs["input_ids"], "does not call the LlamaForCausalLM inside it"),
+        (lambda model, inputs: (model(**inputs), model(**inputs))[1], "calls the language model more than once"),
+        (lambda model, inputs: model(input_ids=inputs["input_ids"][:, 1:]), "or with other tokens than it was given"),
     ):
         with pytest.raises(UnsupportedError, match=message):
             rows.pack().run(Changes(change))
-    wrapped = Changes(lambda model, given: model(**given))
+    wrapped = Changes(lambda model, inputs: model(**inputs))
     assert torch.equal(rows.pack().run(wrapped).logprob, rows.pack().run(wrapped.model).logprob)
 
 
 def test_another_thread_can_run_the_model_meanwhile() -> None:
     model, rows = tiny_model("llama"), replace(Ragged.random(LENGTHS).pack(), layout="padded")
     ids = torch.tensor([[1, 2, 3]])
-    wanted, found = model(ids).logits, []
+    expected, results = model(ids).logits, []
 
     def generate(*_arguments: object) -> None:
         if threading.current_thread() is threading.main_thread():
-            found.append(in_a_thread(model, ids))
+            results.append(in_a_thread(model, ids))
 
     handle = model.model.layers[0].register_forward_pre_hook(generate)
     rows.run(model)
     handle.remove()
-    assert found
-    assert all(torch.equal(each, wanted) for each in found)
+    assert results
+    assert all(torch.equal(each, expected) for each in results)
 
 
 def in_a_thread(model: nn.Module, ids: Tensor) -> Tensor:
@@ -323,8 +323,8 @@ def test_models_that_scale_or_cap_their_logits(kind: str, tied: bool) -> None:
     exact = naive(model, rows)
     assert exact[0].std() > 0.1
     output = rows.pack().run(model)
-    for found, right in zip((output.logprob, output.entropy), exact, strict=True):
-        torch.testing.assert_close(found.double(), right, rtol=0, atol=2e-5)
+    for result, right in zip((output.logprob, output.entropy), exact, strict=True):
+        torch.testing.assert_close(result.double(), right, rtol=0, atol=2e-5)
 
 
 def test_tokens_of_another_model_are_refused() -> None:

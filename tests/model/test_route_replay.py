@@ -39,13 +39,13 @@ def own_experts(model: Any) -> Any:
     """Return a function of tokens: the experts that a model chooses in a plain forward."""
 
     def experts(tokens: Any) -> Any:
-        found: list[torch.Tensor] = []
-        handles = [r.register_forward_hook(lambda _, __, made: found.append(made[2])) for r in routers(model)]
+        chosen: list[torch.Tensor] = []
+        handles = [r.register_forward_hook(lambda _, __, output: chosen.append(output[2])) for r in routers(model)]
         with torch.no_grad():
             model(torch.from_numpy(tokens.astype(np.int64))[None])
         for handle in handles:
             handle.remove()
-        return torch.cat(found, dim=1).numpy()
+        return torch.cat(chosen, dim=1).numpy()
 
     return experts
 
@@ -54,8 +54,8 @@ def other_experts(model: Any) -> Any:
     """Return a function of tokens: the same experts for equal prefixes, and none that a model chooses."""
 
     def experts(tokens: Any) -> Any:
-        own = chosen_experts(model, tokens).reshape(len(tokens), -1, TOP)
-        return ((own.max(axis=2, keepdims=True) + 1 + np.arange(TOP)) % EXPERTS).reshape(len(tokens), -1)
+        chosen = chosen_experts(model, tokens).reshape(len(tokens), -1, TOP)
+        return ((chosen.max(axis=2, keepdims=True) + 1 + np.arange(TOP)) % EXPERTS).reshape(len(tokens), -1)
 
     return experts
 
@@ -93,7 +93,7 @@ def test_replaying_the_routers_own_experts_changes_nothing(family: str, layout: 
 def by_hand(model: Any, tokens: list[int], experts: Any) -> torch.Tensor:
     """Return log-probs of a sequence routed to given experts, weighted by softmax of all logits over these."""
     blocks = [layer.mlp for layer in model.base_model.layers]
-    owns = [block.forward for block in blocks]
+    originals = [block.forward for block in blocks]
     for place, block in enumerate(blocks):
         rows = torch.from_numpy(experts[:, TOP * place : TOP * (place + 1)].astype(np.int64))
 
@@ -109,8 +109,8 @@ def by_hand(model: Any, tokens: list[int], experts: Any) -> torch.Tensor:
 
         block.forward = forward
     logits = model(torch.tensor([tokens[:-1]])).logits[0]
-    for block, own in zip(blocks, owns, strict=True):
-        block.forward = own
+    for block, original in zip(blocks, originals, strict=True):
+        block.forward = original
     return torch.log_softmax(logits, -1).gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
 
 
@@ -121,20 +121,20 @@ def test_tokens_go_to_the_recorded_experts(family: str, layout: str) -> None:
 
     others = other_experts(model)
     batch = rolled_out(others)
-    found, made, _ = gradients(model, batch, layout, replay=True)
+    result, result_gradients, _ = gradients(model, batch, layout, replay=True)
     plain, _, _ = gradients(model, batch, layout, replay=False)
     logprobs = [
         by_hand(model, [*PROMPT, *answer], others(np.array([*PROMPT, *answer[:-1]], np.int32)))[len(PROMPT) - 1 :]
         for answer in ANSWERS
     ]
     expected = torch.cat(logprobs).detach().numpy()
-    np.testing.assert_allclose(found, expected, atol=2e-5)
+    np.testing.assert_allclose(result, expected, atol=2e-5)
     assert np.abs(plain - expected).max() > 1e-3
     # Gradients flow through the weights of the experts.
     model.zero_grad()
     torch.cat(logprobs).sum().backward()
-    wanted = [p.grad for p in model.parameters() if p.grad is not None]
-    for one, other in zip(made, wanted, strict=True):
+    expected_gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    for one, other in zip(result_gradients, expected_gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=2e-5)
 
 
@@ -150,9 +150,9 @@ def test_tokens_without_a_record_are_routed_by_the_model_and_counted() -> None:
         np.arange(len(tokens))[:, None] <= len(PROMPT), chosen_experts(model, tokens), others(tokens)
     )
     # The second layer's routing depends on the first one, which is the model's own up to there.
-    found, _, _ = gradients(model, batch, "sequence", replay=True)
-    wanted, _, _ = gradients(model, rolled_out(mixed), "sequence", replay=True)
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    result, _, _ = gradients(model, batch, "sequence", replay=True)
+    expected, _, _ = gradients(model, rolled_out(mixed), "sequence", replay=True)
+    np.testing.assert_allclose(result, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("layout", ["tree", "sequence", "padded"])
@@ -160,7 +160,7 @@ def test_tokens_without_a_record_are_routed_by_the_model_and_counted() -> None:
 def test_layers_that_are_recomputed_replay_the_same_experts(family: str, layout: str) -> None:
     model: Any = tiny_moe(family).train()
     batch = rolled_out(other_experts(model))
-    expected, wanted, _ = gradients(model, batch, layout, replay=True)
+    expected, expected_gradients, _ = gradients(model, batch, layout, replay=True)
     calls = 0
 
     def count(*_: object) -> None:
@@ -169,15 +169,15 @@ def test_layers_that_are_recomputed_replay_the_same_experts(family: str, layout:
 
     handles = [router.register_forward_hook(count) for router in routers(model)]
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": layout == "padded"})
-    found, made, metrics = gradients(model, batch, layout, replay=True)
+    result, result_gradients, metrics = gradients(model, batch, layout, replay=True)
     recomputed = calls
     gradients(model, batch, layout, replay=False)
     assert recomputed == calls - recomputed >= 2 * len(handles), "each router once forward and once backward"
     assert metrics["routed_tokens"] == 1.0
-    np.testing.assert_array_equal(found, expected)
-    for one, other in zip(made, wanted, strict=True):
+    np.testing.assert_array_equal(result, expected)
+    for one, other in zip(result_gradients, expected_gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
-    assert len(made) == len(wanted) > 0
+    assert len(result_gradients) == len(expected_gradients) > 0
     assert not any(len(router._forward_hooks) > 1 for router in routers(model))
 
 
@@ -204,13 +204,13 @@ def test_cached_gradients_replay_in_both_runs_of_a_pack(layout: Any, missing: in
         assert (count > 1) == (most == 9)
         return [p.grad.clone() for p in model.parameters() if p.grad is not None], updates.metrics
 
-    wanted, metrics = gradient_of()
+    expected, metrics = gradient_of()
     pairs = 7 if layout == "tree" else 9  # two tokens that both branches sampled are one pair each
     assert metrics["routed_tokens"] == pytest.approx(3 / pairs if missing else 1.0)
     for most in (64, 9):
-        found, of_cached = gradient_of(most)
+        result, of_cached = gradient_of(most)
         assert of_cached["routed_tokens"] == pytest.approx(metrics["routed_tokens"])
-        for one, other in zip(found, wanted, strict=True):
+        for one, other in zip(result, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-7)
     (update,) = recipes.GRPO.updates(batch)
     plain = sum(p.grad.abs().sum() for p in model.parameters() if p.grad is not None)
@@ -225,13 +225,13 @@ def test_rows_of_layers_without_experts_are_left_out() -> None:
     model: Any = tiny_moe("deepseek_v3")  # its first layer is dense
     assert len(routers(model)) == 1
     others = other_experts(model)
-    found, made, _ = gradients(model, rolled_out(others), "tree", replay=True)
+    result, result_gradients, _ = gradients(model, rolled_out(others), "tree", replay=True)
     plain, _, _ = gradients(model, rolled_out(others), "tree", replay=False)
-    assert np.abs(found - plain).max() > 1e-3
+    assert np.abs(result - plain).max() > 1e-3
     padded = rolled_out(lambda tokens: np.pad(others(tokens), ((0, 0), (TOP, 0))), missing=0)
     again, same, _ = gradients(model, padded, "tree", replay=True)
-    np.testing.assert_array_equal(again, found)
-    for one, other in zip(same, made, strict=True):
+    np.testing.assert_array_equal(again, result)
+    for one, other in zip(same, result_gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
@@ -243,14 +243,14 @@ def test_a_teacher_routes_by_itself(teacher: str) -> None:
     batch = rolled_out(own_experts(model))  # so that the policy's outputs do not depend on the replay
     recipe = recipes.GRPO.replace(loss=loss.Divergence(beta=1.0, support="vocabulary"))
     (update,) = recipe.updates(batch)
-    found = []
+    divergences = []
     for replay in (True, False):
         (pack,) = update.pack(max_tokens=64, layout="sequence", replay_routes=replay)
         assert (pack.routed_experts is not None) == replay
         with torch.no_grad():
-            found.append(pack.run(model, teacher=other).divergence)
-    assert float(found[1].mean()) > 0.01
-    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+            divergences.append(pack.run(model, teacher=other).divergence)
+    assert float(divergences[1].mean()) > 0.01
+    torch.testing.assert_close(divergences[0], divergences[1], rtol=0, atol=0)
 
 
 def test_routes_that_cannot_be_replayed_are_refused() -> None:

@@ -31,9 +31,9 @@ def test_arrays_arrive_as_they_were(kind: Any, runs: list[tuple[int, int, int]])
     parts = [first + step * np.arange(length) for first, length, step in runs]
     with np.errstate(all="ignore"):
         array = np.concatenate([np.zeros(0, np.int64), *parts]).astype(kind)
-    found = ShortArray.of(array).whole()
-    assert found.dtype == array.dtype
-    assert found.tobytes() == array.tobytes()
+    restored = ShortArray.of(array).whole()
+    assert restored.dtype == array.dtype
+    assert restored.tobytes() == array.tobytes()
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
@@ -45,9 +45,9 @@ def test_bits_of_numbers_stay(kind: Any) -> None:
 
 def test_wide_rows_and_large_integers_stay() -> None:
     for array in (np.arange(12, dtype=np.int16).reshape(4, 3), np.array([2**31, -(2**31) - 1]), np.array(7)):
-        found = ShortArray.of(array).whole()
-        assert found.dtype == array.dtype
-        assert np.array_equal(found, array)
+        restored = ShortArray.of(array).whole()
+        assert restored.dtype == array.dtype
+        assert np.array_equal(restored, array)
 
 
 def test_runs_take_little() -> None:
@@ -60,15 +60,15 @@ def test_runs_take_little() -> None:
 
 def pairs(batch: arl.Batch, layout: Any) -> list[tuple[Pack, Pack]]:
     (update,) = recipes.GRPO.updates(recipes.GRPO.credit(batch))
-    made = list(update.pack(max_tokens=64, layout=layout))
-    return [(pack, pickle.loads(pickle.dumps(pack, protocol=5))) for pack in made]
+    packs = list(update.pack(max_tokens=64, layout=layout))
+    return [(pack, pickle.loads(pickle.dumps(pack, protocol=5))) for pack in packs]
 
 
 @pytest.mark.parametrize("layout", ["tree", "sequence", "padded"])
 def test_packs_arrive_as_they_were(make_batch: Any, layout: Any) -> None:
-    found = pairs(make_batch(), layout)
-    assert found
-    for pack, other in found:
+    packs_and_copies = pairs(make_batch(), layout)
+    assert packs_and_copies
+    for pack, other in packs_and_copies:
         assert pack.streams.keys() == other.streams.keys()
         assert all(torch.equal(pack.streams[name], other.streams[name]) for name in pack.streams)
         for each in fields(Pack):
@@ -89,10 +89,10 @@ def test_a_sent_pack_may_be_changed_alone(make_batch: Any) -> None:
 
 def test_a_received_pack_is_written_into_buffers(make_batch: Any) -> None:
     """The pack after the next one is written into the same memory."""
-    buffers, found = PackBuffers(64), pairs(make_batch(), "sequence")
-    assert len(found) > 2
-    made = [received(other, buffers, None) for _, other in found[:3]]
-    for (pack, _), mine in zip(found[1:3], made[1:], strict=True):
+    buffers, packs_and_copies = PackBuffers(64), pairs(make_batch(), "sequence")
+    assert len(packs_and_copies) > 2
+    packs = [received(other, buffers, None) for _, other in packs_and_copies[:3]]
+    for (pack, _), mine in zip(packs_and_copies[1:3], packs[1:], strict=True):
         assert torch.equal(mine.input_ids, pack.input_ids)
         assert torch.equal(mine.streams.weight_kl, pack.streams.weight_kl)
-    assert made[0].input_ids.data_ptr() == made[2].input_ids.data_ptr() != made[1].input_ids.data_ptr()
+    assert packs[0].input_ids.data_ptr() == packs[2].input_ids.data_ptr() != packs[1].input_ids.data_ptr()

@@ -130,29 +130,29 @@ def test_a_token_belongs_to_a_span_if_a_letter_of_it_does(actions: list[list[int
     place = offset = 0
     for action in actions:
         owner = [number for number, token in enumerate(action) for _ in PIECES[token]]  # the token of each letter
-        taken = -1
+        last_taken = -1
         for begin, end in words("".join(PIECES[token] for token in action)):
             first, last = spans[place]
-            inside = [number for number in owner[begin:end] if number > taken]
-            got = [number - offset for number in range(first, last) if PIECES[action[number - offset]]]
-            assert got == list(dict.fromkeys(inside))
-            taken = max(inside, default=taken)
+            inside = [number for number in owner[begin:end] if number > last_taken]
+            result = [number - offset for number in range(first, last) if PIECES[action[number - offset]]]
+            assert result == list(dict.fromkeys(inside))
+            last_taken = max(inside, default=last_taken)
             place += 1
         offset += len(action)
     assert place == len(spans)
 
 
 def test_a_parser_is_called_once_for_text_that_branches_share() -> None:
-    asked = []
+    texts = []
 
     def parser(text: str) -> list[tuple[int, int]]:
-        asked.append(text)
+        texts.append(text)
         return [(0, 1)]
 
     batch = batch_of([[65, 66]], [[65, 66]], [[67]])
     numbers = annotate(batch, "item", Parsed(parser, lambda tokens: bytes(tokens).decode())).column("item", "token")
     assert numbers.tolist() == [1, 0, 1, 0, 1]
-    assert asked == ["AB", "C"]
+    assert texts == ["AB", "C"]
 
 
 def test_items_of_a_written_list_for_rank_grpo() -> None:

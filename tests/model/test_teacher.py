@@ -58,12 +58,12 @@ def test_likeliest_tokens_are_those_of_the_model(layout: str, max_tokens: int) -
     batch, model = grow(0), tiny_model("qwen3").eval()
     batch = annotate(batch, "teacher_logprob", model, top_k=K, layout=layout, max_tokens=max_tokens)
     ids, top = batch.column("teacher_top_ids", "token"), batch.column("teacher_top_logprobs", "token")
-    own, tokens = batch.column("teacher_logprob", "token"), batch.column("token", "token")
+    token_logprobs, tokens = batch.column("teacher_logprob", "token"), batch.column("token", "token")
     scale, trained = batch.column("inverse_temperature", "token"), batch.column("trainable", "token")
     offsets, steps = batch.offsets("token"), batch.offsets("step")
     checked = 0
-    for draw, asked in enumerate(contexts(batch)):
-        for context, step in zip(asked, range(steps[draw], steps[draw + 1]), strict=False):
+    for draw, draw_contexts in enumerate(contexts(batch)):
+        for context, step in zip(draw_contexts, range(steps[draw], steps[draw + 1]), strict=False):
             for place in range(offsets[step], offsets[step + 1]):
                 if not trained[place]:
                     continue
@@ -72,43 +72,43 @@ def test_likeliest_tokens_are_those_of_the_model(layout: str, max_tokens: int) -
                 expected = logprobs.topk(K)
                 assert ids[place].tolist() == expected.indices.tolist()
                 np.testing.assert_allclose(top[place], expected.values, atol=1e-5)
-                assert own[place] == pytest.approx(float(logprobs[tokens[place]]), abs=1e-5)
+                assert token_logprobs[place] == pytest.approx(float(logprobs[tokens[place]]), abs=1e-5)
                 checked += 1
     assert checked > 40
     assert (ids[trained == 0] == -1).all()
     assert np.isnan(top[trained == 0]).all()
     plain = annotate(batch, "reference_logprob", model, layout=layout, max_tokens=max_tokens)
-    assert np.array_equal(own, plain.column("reference_logprob", "token"), equal_nan=True)
+    assert np.array_equal(token_logprobs, plain.column("reference_logprob", "token"), equal_nan=True)
 
 
 def test_columns_go_through_store_and_polars_to_the_same_packs(tmp_path: Path) -> None:
     recipe, teacher = distil(), tiny_model(vocab_size=1000).eval()
-    kept, folder = [], tmp_path / "store"
+    credited, folder = [], tmp_path / "store"
     with closing(Store.open(folder)) as store:
         for iteration, count in enumerate((K, K, 3)):  # files with other widths, merged below
             batch = store.rebase(
                 annotate(stored(iteration, iteration=iteration)[0], "teacher_logprob", teacher, top_k=count)
             )
             store.append(batch, iteration=iteration)
-            kept.append(recipe.credit(batch))
-            store.close_iteration(kept[-1], {})
+            credited.append(recipe.credit(batch))
+            store.close_iteration(credited[-1], {})
         store.compact()
     with closing(Store.open(folder)) as store:
-        read = [store.batch(iteration) for iteration in range(3)]
+        loaded = [store.batch(iteration) for iteration in range(3)]
         assert store.verify() == []
-    for back, batch in zip(read, kept, strict=True):
+    for back, batch in zip(loaded, credited, strict=True):
         for name in ("teacher_top_ids", "teacher_top_logprobs"):
-            read_again, made = (each.column(name, "node_token") for each in (back, batch))
-            assert read_again.dtype == made.dtype
-            assert np.array_equal(read_again, made, equal_nan=made.dtype.kind == "f")
-    batch, found = kept[0], read[0]
+            loaded_column, column = (each.column(name, "node_token") for each in (back, batch))
+            assert loaded_column.dtype == column.dtype
+            assert np.array_equal(loaded_column, column, equal_nan=column.dtype.kind == "f")
+    batch, loaded_batch = credited[0], loaded[0]
     nodes = pl.read_ipc(min((folder / "node_columns").glob("*.arrow")))
     assert nodes.schema["teacher_top_ids"] == pl.List(pl.Array(pl.Int32, K))
     assert nodes.schema["teacher_top_logprobs"] == pl.List(pl.Array(pl.Float32, K))
     flat = nodes["teacher_top_ids"].explode().drop_nulls().to_numpy()
-    made = np.concatenate([each.column("teacher_top_ids", "node_token") for each in kept[:2]])
-    assert np.array_equal(flat, made)
-    ((one,), (other,)) = (recipe.updates(each) for each in (batch, found))
+    column = np.concatenate([each.column("teacher_top_ids", "node_token") for each in credited[:2]])
+    assert np.array_equal(flat, column)
+    ((one,), (other,)) = (recipe.updates(each) for each in (batch, loaded_batch))
     for mine, theirs in zip(one.pack(max_tokens=80), other.pack(max_tokens=80), strict=True):
         assert mine.streams.teacher_top_ids.dtype == torch.int64
         assert mine.streams.teacher_top_ids.shape == (len(mine.target), K)
@@ -123,11 +123,9 @@ def test_polars_expressions_read_the_columns(tmp_path: Path) -> None:
         store.append(batch, iteration=0)
         store.close_iteration(batch, {})
     lists = scan(tmp_path / "store").node_columns.select(pl.col("teacher_top_logprobs").explode())
-    found = lists.select(
-        pl.col("teacher_top_logprobs").arr.to_list().list.eval(pl.element().exp()).list.sum()
-    ).collect()
+    sums = lists.select(pl.col("teacher_top_logprobs").arr.to_list().list.eval(pl.element().exp()).list.sum()).collect()
     covered = np.exp(batch.column("teacher_top_logprobs", "node_token")).sum(axis=1)
-    np.testing.assert_allclose(found.to_series().to_numpy(), covered, rtol=1e-5)
+    np.testing.assert_allclose(sums.to_series().to_numpy(), covered, rtol=1e-5)
 
 
 def gradients(model: nn.Module, batch: Batch, recipe: Recipe, **options: object) -> tuple[float, list[Tensor], dict]:
@@ -158,11 +156,11 @@ def test_a_teacher_may_answer_for_the_policys_likeliest_tokens() -> None:
     ids = torch.from_numpy(batch.column("policy_top_ids", "node_token")).long()
 
     def at_tokens_of_policy(pack: Pack) -> tuple[Tensor, Tensor, Tensor]:
-        own = ids[pack.node_token]
-        asked = replace(pack, streams=Streams({**pack.streams, "own": own}))
-        answer = asked.run(teacher, outputs=("top_logprobs:own",))
+        policy_ids = ids[pack.node_token]
+        extended = replace(pack, streams=Streams({**pack.streams, "own": policy_ids}))
+        answer = extended.run(teacher, outputs=("top_logprobs:own",))
         assert answer.top_logprobs is not None
-        return answer.logprob, own, answer.top_logprobs[:, :K]
+        return answer.logprob, policy_ids, answer.top_logprobs[:, :K]
 
     batch = annotate(batch, "teacher_logprob", at_tokens_of_policy, top_k=K)
     updates = distil(support="top", beta=1.0).updates(batch)
@@ -172,8 +170,8 @@ def test_a_teacher_may_answer_for_the_policys_likeliest_tokens() -> None:
     expected, covered = [], []
     scale = batch.column("inverse_temperature", "token")
     tokens, offsets, steps = batch.column("token", "token"), batch.offsets("token"), batch.offsets("step")
-    for draw, asked in enumerate(contexts(batch)):
-        for context, step in zip(asked, range(steps[draw], steps[draw + 1]), strict=False):
+    for draw, draw_contexts in enumerate(contexts(batch)):
+        for context, step in zip(draw_contexts, range(steps[draw], steps[draw + 1]), strict=False):
             for place in range(offsets[step], offsets[step + 1]):
                 before = context + tokens[offsets[step] : place].tolist()
                 p, q = (distribution(model, before, float(scale[place])).exp() for model in (student, teacher))
@@ -199,23 +197,23 @@ def test_a_pack_has_the_gradient_of_plain_forwards(support: str, beta: float) ->
     student.zero_grad()
     terms, tokens = [], batch.column("token", "token")
     offsets, steps, scale = batch.offsets("token"), batch.offsets("step"), batch.column("inverse_temperature", "token")
-    for draw, asked in enumerate(contexts(batch)):
-        for context, step in zip(asked, range(steps[draw], steps[draw + 1]), strict=False):
+    for draw, draw_contexts in enumerate(contexts(batch)):
+        for context, step in zip(draw_contexts, range(steps[draw], steps[draw + 1]), strict=False):
             for place in range(offsets[step], offsets[step + 1]):
                 before = torch.tensor([context + tokens[offsets[step] : place].tolist()])
                 p = (student(input_ids=before).logits[0, -1] * float(scale[place])).log_softmax(-1)
                 q = (teacher(input_ids=before).logits[0, -1] * float(scale[place])).log_softmax(-1).detach()
                 m = torch.logaddexp(p + np.log1p(-0.5), q + np.log(0.5))
                 if support == "sampled":
-                    away = (p - q)[tokens[place]]
-                    terms.append(away.detach() * (1 + p[tokens[place]] - p[tokens[place]].detach()))
+                    log_ratio = (p - q)[tokens[place]]
+                    terms.append(log_ratio.detach() * (1 + p[tokens[place]] - p[tokens[place]].detach()))
                 elif beta == 0.5:
                     terms.append(0.5 * (q.exp() * (q - m)).sum() + 0.5 * (p.exp() * (p - m)).sum())
                 else:
                     terms.append((q.exp() * (q - p)).sum() if beta == 0.0 else (p.exp() * (p - q)).sum())
     expected = torch.stack(terms).mean()
     expected.backward()
-    wanted = [parameter.grad.clone() for parameter in student.parameters()]
+    expected_gradients = [parameter.grad.clone() for parameter in student.parameters()]
     tolerance = 2e-6  # columns of the batch are float32
     for options in (
         {"layout": "tree"},
@@ -223,9 +221,9 @@ def test_a_pack_has_the_gradient_of_plain_forwards(support: str, beta: float) ->
         {"layout": "padded"},
         {"layout": "auto", "cached": True},
     ):
-        value, found, metrics = gradients(student, batch, recipe, teacher=teacher, **options)
+        value, result, metrics = gradients(student, batch, recipe, teacher=teacher, **options)
         assert value == pytest.approx(expected.item(), abs=tolerance), options
-        for mine, theirs in zip(found, wanted, strict=True):
+        for mine, theirs in zip(result, expected_gradients, strict=True):
             torch.testing.assert_close(mine, theirs, rtol=0, atol=tolerance)
         if options["layout"] == "sequence":  # a row for each token; in other layouts branches share some
             name = "teacher_kl" if support == "sampled" else "divergence"
@@ -240,13 +238,13 @@ def test_logits_in_chunks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None
     batch = annotate(rollouts(), "teacher_logprob", teacher, top_k=K)
     for support in ("vocabulary", "top"):
         recipe = distil(support=support)
-        whole = gradients(student, recipe.credit(batch), recipe, teacher=teacher)
+        at_once = gradients(student, recipe.credit(batch), recipe, teacher=teacher)
         for module in (output_layer, run):
             monkeypatch.setattr(module, "LOGITS_AT_ONCE", 3 * VOCABULARY)
         parts = gradients(student, recipe.credit(batch), recipe, teacher=teacher)
         monkeypatch.undo()
-        assert parts[0] == pytest.approx(whole[0], abs=1e-12)
-        for mine, theirs in zip(parts[1], whole[1], strict=True):
+        assert parts[0] == pytest.approx(at_once[0], abs=1e-12)
+        for mine, theirs in zip(parts[1], at_once[1], strict=True):
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-10)
 
 
@@ -286,18 +284,21 @@ def test_a_teacher_reads_another_prompt() -> None:
     batch, model = rollouts(), tiny_model("qwen3").eval()
     prompts = [[20, 21, 22, 23, 1, 2], [20, 21, 22, 23, 1, 2], [30]]
     for max_tokens in (10_000, 14):
-        found = annotate(batch, "teacher_logprob", model, top_k=K, prompts=prompts, max_tokens=max_tokens)
-        own, top = found.column("teacher_logprob", "token"), found.column("teacher_top_logprobs", "token")
+        annotated = annotate(batch, "teacher_logprob", model, top_k=K, prompts=prompts, max_tokens=max_tokens)
+        token_logprobs, top = (
+            annotated.column("teacher_logprob", "token"),
+            annotated.column("teacher_top_logprobs", "token"),
+        )
         tokens, offsets, steps = batch.column("token", "token"), batch.offsets("token"), batch.offsets("step")
         scale = batch.column("inverse_temperature", "token")
         old = [3, 3, 2]
         checked = 0
-        for draw, asked in enumerate(contexts(batch)):
-            for context, step in zip(asked, range(steps[draw], steps[draw + 1]), strict=False):
+        for draw, draw_contexts in enumerate(contexts(batch)):
+            for context, step in zip(draw_contexts, range(steps[draw], steps[draw + 1]), strict=False):
                 for place in range(offsets[step], offsets[step + 1]):
                     before = prompts[draw] + context[old[draw] :] + tokens[offsets[step] : place].tolist()
                     logprobs = distribution(model, before, float(scale[place]))
-                    assert own[place] == pytest.approx(float(logprobs[tokens[place]]), abs=1e-5)
+                    assert token_logprobs[place] == pytest.approx(float(logprobs[tokens[place]]), abs=1e-5)
                     np.testing.assert_allclose(top[place], logprobs.topk(K).values, atol=1e-5)
                     checked += 1
         assert checked == 11
@@ -327,14 +328,14 @@ def test_teachers_by_domain() -> None:
     """Each teacher makes the values of its own draws; together they fill one column."""
     batch, teachers = rollouts(), [tiny_model(seed=seed).eval() for seed in (2, 3)]
     of_first = np.array([True, True, False])
-    whole = [annotate(batch, "teacher_logprob", teacher, top_k=K) for teacher in teachers]
+    by_teacher = [annotate(batch, "teacher_logprob", teacher, top_k=K) for teacher in teachers]
     mixed = annotate(batch, "teacher_logprob", teachers[0], top_k=K, draws=of_first)
     assert np.isnan(mixed.column("teacher_logprob", "token")[-2:]).all()
     mixed = annotate(mixed, "teacher_logprob", teachers[1], top_k=K, draws=~of_first)
     for name in ("teacher_logprob", "teacher_top_ids", "teacher_top_logprobs"):
-        found = mixed.column(name, "token")
-        np.testing.assert_array_equal(found[:-2], whole[0].column(name, "token")[:-2])
-        np.testing.assert_array_equal(found[-2:], whole[1].column(name, "token")[-2:])
+        column = mixed.column(name, "token")
+        np.testing.assert_array_equal(column[:-2], by_teacher[0].column(name, "token")[:-2])
+        np.testing.assert_array_equal(column[-2:], by_teacher[1].column(name, "token")[-2:])
     with pytest.raises(InvalidInputError, match="give the same number"):
         annotate(mixed, "teacher_logprob", teachers[1], top_k=K + 1, draws=~of_first)
 
@@ -357,8 +358,8 @@ def test_a_function_may_be_the_teacher() -> None:
             torch.log(torch.tensor([[0.5, 0.25]])).repeat(count, 1),
         )
 
-    found = annotate(rollouts(), "teacher_logprob", teacher, top_k=2)
-    assert found.column("teacher_top_ids", "token").tolist() == [[0, 1]] * 11
+    annotated = annotate(rollouts(), "teacher_logprob", teacher, top_k=2)
+    assert annotated.column("teacher_top_ids", "token").tolist() == [[0, 1]] * 11
     with pytest.raises(InvalidInputError, match="return log-probs"):
         annotate(rollouts(), "teacher_logprob", lambda pack: pack.target, top_k=2)
     with pytest.raises(InvalidInputError, match="top_k=3"):

@@ -43,22 +43,22 @@ class Grove:
     def random(cls, seed: int, trees: int = 2, paths: int = 5, most: int = 9) -> Grove:
         """Return random paths; each forks from an earlier one of its tree, or starts a new context."""
         rng = np.random.default_rng(seed)
-        count, found = 0, []
+        count, all_paths = 0, []
         trainable: list[bool] = []
         for tree in range(trees):
             members: list[Path] = []
             for _ in range(int(rng.integers(1, paths + 1))):
                 before = members[rng.integers(len(members))].stored if members else ()
-                kept = before[: rng.integers(0, len(before) + 1)]
+                prefix = before[: rng.integers(0, len(before) + 1)]
                 fresh = int(rng.integers(2, most + 1))
-                stored = (*kept, *range(count, count + fresh))
+                stored = (*prefix, *range(count, count + fresh))
                 count += fresh
                 trainable += (rng.random(fresh) < 0.6).tolist()
                 # A branch need not train the tokens that it shares, and no position predicts the first token of a path.
                 trained = tuple(depth > 0 and trainable[token] for depth, token in enumerate(stored))
                 members.append(Path(tree, stored, trained))
-            found += members
-        return cls(rng.integers(0, VOCABULARY, count), rng.uniform(0.5, 2.0, count), found)
+            all_paths += members
+        return cls(rng.integers(0, VOCABULARY, count), rng.uniform(0.5, 2.0, count), all_paths)
 
     def pairs(self, paths: list[int]) -> list[tuple[int, int]]:
         """Return path and depth of every trained token of some paths."""
@@ -125,12 +125,12 @@ def gradients(model: nn.Module, outputs: list[tuple[Tensor, Tensor, Tensor]]) ->
 
 def by_packs(grove: Grove, model: nn.Module, parts: list[list[int]]) -> list[tuple[Tensor, Tensor, Tensor]]:
     place = {pair: number for number, pair in enumerate(grove.pairs(list(range(len(grove.paths)))))}
-    found = []
+    outputs = []
     for paths in parts:
         output = grove.pack(paths).run(model)
         numbers = torch.tensor([place[pair] for pair in grove.pairs(paths)], dtype=torch.float64)
-        found.append((numbers, output.logprob, output.entropy))
-    return found
+        outputs.append((numbers, output.logprob, output.entropy))
+    return outputs
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -143,8 +143,8 @@ def test_gradients_of_trees_are_those_of_separate_sequences(
     every = list(range(len(grove.paths)))
     logprob, entropy = grove.separate(model)
     numbers = torch.arange(len(logprob), dtype=torch.float64)
-    wanted = gradients(model, [(numbers, logprob, entropy)])
-    assert max(gradient.abs().max() for gradient in wanted.values()) > 1e-2
+    expected = gradients(model, [(numbers, logprob, entropy)])
+    assert max(gradient.abs().max() for gradient in expected.values()) > 1e-2
     splits = {"one pack": [every], "a tree in several packs": [every[::2], every[1::2]]}
     for rows in (256, 7):  # rows per block: all in one, and blocks that end anywhere
         monkeypatch.setattr(attention_module, "_QUERY_BLOCK", rows)
@@ -153,12 +153,12 @@ def test_gradients_of_trees_are_those_of_separate_sequences(
             outputs = by_packs(grove, model, packs)
             order = torch.cat([pair for pair, _, _ in outputs]).argsort()
             for index, right in ((1, logprob), (2, entropy)):
-                whole = torch.cat([output[index] for output in outputs])[order]
-                torch.testing.assert_close(whole, right, rtol=0, atol=1e-10)
-            found = gradients(model, outputs)
-            for parameter, gradient in wanted.items():
+                combined = torch.cat([output[index] for output in outputs])[order]
+                torch.testing.assert_close(combined, right, rtol=0, atol=1e-10)
+            result = gradients(model, outputs)
+            for parameter, gradient in expected.items():
                 torch.testing.assert_close(
-                    found[parameter],
+                    result[parameter],
                     gradient,
                     rtol=0,
                     atol=1e-9,
@@ -173,33 +173,33 @@ def test_gradients_of_updates_are_those_of_separate_sequences(family: str, seed:
     """Packs of a batch: forks inside nodes, rewritten contexts, trees cut over packs, folded tokens."""
     batch, model = columns(grow(seed), seed, per="token"), tiny_model(family)
     (update,) = recipes.GRPO.replace(loss=loss.Policy(entropy=0.1)).updates(batch)
-    scale, given = batch.column("inverse_temperature", "token"), batch.column("token", "token")
+    scale, ids = batch.column("inverse_temperature", "token"), batch.column("token", "token")
     steps, tokens = batch.offsets("step"), batch.offsets("token")
-    factor = torch.from_numpy(np.random.default_rng(seed).normal(size=(2, len(given))))
-    trained, found = [], []
+    factor = torch.from_numpy(np.random.default_rng(seed).normal(size=(2, len(ids))))
+    trained, sizes = [], []
     for pack in update.pack(max_tokens=45, layout=layout):
         output = pack.run(model)
         sums = factor[:, pack.pair_tokens].tensor_split(pack.pair_offsets[1:-1], dim=1)
         of_pair = torch.stack([part.sum(1) for part in sums], dim=1)
         (of_pair[0] * output.logprob + of_pair[1] * output.entropy).sum().backward()
-        found.append(len(pack.target))
+        sizes.append(len(pack.target))
         trained += pack.pair_tokens.tolist()
-    assert len(found) > 2
-    assert len(set(trained)) == len(trained) >= sum(found)
-    assert (sum(found) < len(trained)) == (layout == "tree")
+    assert len(sizes) > 2
+    assert len(set(trained)) == len(trained) >= sum(sizes)
+    assert (sum(sizes) < len(trained)) == (layout == "tree")
     gradient = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
     model.zero_grad()
     chosen = set(trained)
-    for draw, asked in enumerate(contexts(batch)):
+    for draw, draw_contexts in enumerate(contexts(batch)):
         for step in range(steps[draw], steps[draw + 1]):
             rows = [row for row in range(tokens[step], tokens[step + 1]) if row in chosen]
-            before = len(asked[step - steps[draw]]) + np.array(rows, dtype=np.int64) - tokens[step] - 1
-            inputs = asked[step - steps[draw]] + given[tokens[step] : tokens[step + 1]].tolist()
+            before = len(draw_contexts[step - steps[draw]]) + np.array(rows, dtype=np.int64) - tokens[step] - 1
+            inputs = draw_contexts[step - steps[draw]] + ids[tokens[step] : tokens[step + 1]].tolist()
             logits = model(input_ids=torch.tensor([inputs])).logits[0, before]
-            one = (logits * torch.from_numpy(scale[rows])[:, None]).log_softmax(-1)
-            logprob = one.gather(1, torch.from_numpy(given[rows]).long()[:, None])[:, 0]
-            entropy = -(one.exp() * one).sum(-1)
+            dist = (logits * torch.from_numpy(scale[rows])[:, None]).log_softmax(-1)
+            logprob = dist.gather(1, torch.from_numpy(ids[rows]).long()[:, None])[:, 0]
+            entropy = -(dist.exp() * dist).sum(-1)
             (factor[0, rows] * logprob + factor[1, rows] * entropy).sum().backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(gradient[name], parameter.grad, rtol=0, atol=1e-9)
@@ -249,15 +249,15 @@ def test_masks_are_those_of_the_definition(ends: list[int], window: int | None) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention_module, "_QUERY_BLOCK", 32)
         blocks = layout.blocks(window)
-    found = torch.zeros_like(expected)
+    result = torch.zeros_like(expected)
     for queries, keys, mask in blocks:
         part = torch.zeros(len(mask), len(ends), dtype=torch.bool)
         part[:, keys] = mask
-        found[queries] = part
-    assert found.equal(expected)
+        result[queries] = part
+    assert result.equal(expected)
     flex = layout.block_mask(window)
-    whole = create_mask(flex.mask_mod, None, None, len(ends), len(ends), device="cpu")[0, 0]
-    assert whole.equal(expected)
+    flex_mask = create_mask(flex.mask_mod, None, None, len(ends), len(ends), device="cpu")[0, 0]
+    assert flex_mask.equal(expected)
     # A block that FlexAttention skips has no pair; one that it computes without a mask has all.
     count = -(-len(ends) // 128)
     padded = torch.zeros(128 * count, 128 * count, dtype=torch.bool)
@@ -270,10 +270,10 @@ def test_masks_are_those_of_the_definition(ends: list[int], window: int | None) 
     ):
         for row in range(count):
             kinds[row, index[0, 0, row, : number[0, 0, row]].long()] = kind
-    seen = tiles.any(-1).any(-1)
-    assert (kinds > 0).logical_or(~seen).all()
+    visible = tiles.any(-1).any(-1)
+    assert (kinds > 0).logical_or(~visible).all()
     if window is None or all(number == len(ends) for number in ends):  # in one sequence it is exact
-        assert (kinds > 0).equal(seen)
+        assert (kinds > 0).equal(visible)
     height = (torch.arange(len(padded)) < len(ends)).view(count, 128)
     full = (tiles | ~height[:, None, :, None]).all(-1).all(-1)
     assert (kinds == 2).logical_and(~full).sum() == 0
@@ -330,13 +330,13 @@ def test_a_window_bounds_the_masks(lengths: list[int]) -> None:
     rows = torch.arange(sum(lengths))
     sequence = torch.bucketize(rows, starts[1:], right=True)
     expected = (rows <= rows[:, None]) & (rows[:, None] - rows < 50) & (sequence == sequence[:, None])
-    found = torch.zeros_like(expected)
+    result = torch.zeros_like(expected)
     for queries, keys, mask in layout.blocks(50):
         assert mask.shape[1] <= mask.shape[0] + 49
         part = torch.zeros(len(mask), len(rows), dtype=torch.bool)
         part[:, keys] = mask
-        found[queries] = part
-    assert found.equal(expected)
+        result[queries] = part
+    assert result.equal(expected)
 
 
 @pytest.mark.parametrize("family", WINDOWED)
@@ -356,15 +356,15 @@ def test_attention_scores_with_a_softcap_are_not_saved_for_the_backward_pass() -
     """The backward pass recomputes them, block by block."""
     layout = attention_module.SequenceAttention(torch.tensor([0, 600], dtype=torch.int32), 600)
     states = [torch.randn(600, heads, 8, requires_grad=True) for heads in (4, 2, 2)]
-    kept: list[int] = []
+    sizes: list[int] = []
 
     def keep(saved: Tensor) -> Tensor:
-        kept.append(saved.numel())
+        sizes.append(saved.numel())
         return saved
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
         layout.attend(*states, scaling=None, dropout=0.0, softcap=1.0)
-    assert 0 < sum(kept) < 600 * 600
+    assert 0 < sum(sizes) < 600 * 600
 
 
 def test_dropout_of_capped_attention_is_that_of_the_definition() -> None:
@@ -381,10 +381,10 @@ def test_dropout_of_capped_attention_is_that_of_the_definition() -> None:
 def test_gradient_checkpointing_and_to() -> None:
     model, grove = tiny_model("qwen3").train(), Grove.random(3)
     every = list(range(len(grove.paths)))
-    wanted = gradients(model, by_packs(grove, model, [every]))
+    expected = gradients(model, by_packs(grove, model, [every]))
     model.gradient_checkpointing_enable()
     for name, gradient in gradients(model, by_packs(grove, model, [every])).items():
-        torch.testing.assert_close(gradient, wanted[name], rtol=0, atol=1e-12)
+        torch.testing.assert_close(gradient, expected[name], rtol=0, atol=1e-12)
     pack = grove.pack(every)
     assert pack.to("meta").subtree_end.device.type == "meta"
 
@@ -395,10 +395,10 @@ def test_a_window_as_long_as_the_longest_path_hides_nothing() -> None:
     longest = max(len(path.stored) for path in grove.paths)
     assert longest < len(pack.input_ids)
     free = pack.run(tiny_model("mistral", sliding_window=None))
-    for window, alike in ((longest, True), (WINDOW, False)):
+    for window, equal in ((longest, True), (WINDOW, False)):
         output = pack.run(tiny_model("mistral", sliding_window=window))
-        assert torch.equal(output.logprob, free.logprob) == alike
-        assert set(pack._attention._blocks) == {Span()} | (set() if alike else {Span(window)})
+        assert torch.equal(output.logprob, free.logprob) == equal
+        assert set(pack._attention._blocks) == {Span()} | (set() if equal else {Span(window)})
 
 
 def test_blocks_of_rows_end_after_leaves_or_at_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:

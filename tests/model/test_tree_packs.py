@@ -31,7 +31,7 @@ def test_each_row_attends_to_its_own_path_and_each_token_is_trained_once(seed: i
     draws = rng.permutation(batch.num_draws)[: rng.integers(1, batch.num_draws + 1)]
     before = contexts(batch, draws)
     unit_of = batch.keys("group_id", "draw").astype(np.int64) if by_group else None
-    (whole,) = batch.plan(draws, 10**6, layout="tree")
+    (single,) = batch.plan(draws, 10**6, layout="tree")
     longest = max(len(path) for path in before.values())
     if by_group:
         longest = max(
@@ -64,7 +64,7 @@ def test_each_row_attends_to_its_own_path_and_each_token_is_trained_once(seed: i
     if by_group:
         assert all(len(numbers) == 1 for numbers in units.values())
     # Everything before some trained token, each once.
-    assert len(whole.input_ids) == len(prefixes(before))
+    assert len(single.input_ids) == len(prefixes(before))
 
 
 def prefixes(before: dict[int, list[int]]) -> set[tuple[int, ...]]:
@@ -131,17 +131,17 @@ def test_the_tree_layout_is_the_sequence_layout(name: str, shards: int | None) -
     agree_on_branches(rollouts)
     update = rollouts.update(policy)
     (single,) = update.pack(max_tokens=10**6)
-    wanted = by_place(rollouts, rollouts.by_packs(update, [single]))
+    expected = by_place(rollouts, rollouts.by_packs(update, [single]))
     (tree,) = update.pack(max_tokens=10**6, layout="tree")
     assert len(tree.input_ids) < len(single.input_ids)
     folds = policy.foldable and not {"step", "sequence", "group", "pair", "stratum"} & set(policy.streams)
     shares = update.prepared.weights(update.draws)[1]
     same = [places(rollouts.batch), *update.prepared.same.values(), *shares.values()]
-    apart = np.unique([column[single.token] for column in same], axis=1).shape[1]
-    assert len(tree.token) == (apart if folds else len(single.token))
+    distinct = np.unique([column[single.token] for column in same], axis=1).shape[1]
+    assert len(tree.token) == (distinct if folds else len(single.token))
     assert sorted(tree.pair_tokens.tolist()) == sorted(single.token.tolist())
     if shards is None:
-        assert close(by_place(rollouts, rollouts.by_packs(update, [tree])), wanted, 1e-6)
+        assert close(by_place(rollouts, rollouts.by_packs(update, [tree])), expected, 1e-6)
     if policy.unit == "update":
         return
     for limit in (60, 200) if policy.unit not in ("pair", "group") else (200, 400):
@@ -154,4 +154,4 @@ def test_the_tree_layout_is_the_sequence_layout(name: str, shards: int | None) -
                 single.token.tolist()
             )
             assert sum(len(pack.token) for pack in every) == len(tree.token)
-            assert close(by_place(rollouts, rollouts.by_packs(update, every)), wanted, 1e-6)
+            assert close(by_place(rollouts, rollouts.by_packs(update, every)), expected, 1e-6)

@@ -16,7 +16,7 @@ SLOW = ["fsdp2-head", "ddp-lora", "fsdp1", "fsdp2", "fsdp2-root", "fsdp2-lora", 
 
 
 def report(mode: str, program: Path = PROGRAM) -> Any:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, program, mode],
         capture_output=True,
         text=True,
@@ -24,16 +24,16 @@ def report(mode: str, program: Path = PROGRAM) -> Any:
         timeout=1200,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout[done.stdout.index("{") :])[mode]
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout[completed.stdout.index("{") :])[mode]
 
 
 @pytest.mark.parametrize("mode", ["ddp", *(pytest.param(mode, marks=pytest.mark.slow) for mode in SLOW)])
 def test_gradients_and_columns_are_those_of_one_process(mode: str) -> None:
-    found = report(mode)
-    assert isinstance(found, dict), found
-    assert len(found) == 12
-    assert max(found.values()) < 1e-6, found
+    errors = report(mode)
+    assert isinstance(errors, dict), errors
+    assert len(errors) == 12
+    assert max(errors.values()) < 1e-6, errors
 
 
 @pytest.mark.slow
@@ -53,8 +53,8 @@ def test_unsupported_wrapped_models_are_rejected(mode: str, message: str) -> Non
     ["gemma3 ddp", pytest.param("qwen2_5_vl ddp", marks=pytest.mark.slow), "gemma3 fsdp2", "llava_onevision tower"],
 )
 def test_images_on_ranks_are_those_of_one_process(mode: str) -> None:
-    found = report(mode, PROGRAM.with_name("images_on_ranks.py"))
-    assert isinstance(found, dict), found
-    assert found.pop("without images") == 1, "a rank has a pack without images beside one with images"
-    assert found.pop("other calls") == ("tower" in mode), "images of several shapes need several calls of the tower"
-    assert max(found.values()) < 1e-6, found
+    errors = report(mode, PROGRAM.with_name("images_on_ranks.py"))
+    assert isinstance(errors, dict), errors
+    assert errors.pop("without images") == 1, "a rank has a pack without images beside one with images"
+    assert errors.pop("other calls") == ("tower" in mode), "images of several shapes need several calls of the tower"
+    assert max(errors.values()) < 1e-6, errors

@@ -70,15 +70,15 @@ def computed(model: nn.Module, name: str, layout: str, way: str) -> dict[str, Te
 @pytest.mark.parametrize("name", [*WRAPPERS, *(pytest.param(name, marks=pytest.mark.slow) for name in COMPILED)])
 def test_every_layout_in_every_way(name: str) -> None:
     model = wrapped(name)
-    wanted = {way: computed(model, name, "padded", way) for way in ("run", "annotate")}
-    assert max(float(each.abs().max()) for each in wanted["run"].values()) > 1e-4
+    reference = {way: computed(model, name, "padded", way) for way in ("run", "annotate")}
+    assert max(float(each.abs().max()) for each in reference["run"].values()) > 1e-4
     for layout, way in product(("tree", "sequence", "padded"), ("run", "fused", "annotate")):
         if (name, way) in REFUSED:
             with pytest.raises(UnsupportedError, match=REFUSED[name, way]):
                 computed(model, name, layout, way)
             continue
-        found, expected = computed(model, name, layout, way), wanted["annotate" if way == "annotate" else "run"]
-        assert found.keys() == expected.keys()
+        result, expected = computed(model, name, layout, way), reference["annotate" if way == "annotate" else "run"]
+        assert result.keys() == expected.keys()
         size = max(float(each.abs().max()) for each in expected.values())
-        apart = max(float((found[key] - expected[key]).abs().max()) for key in expected)
-        assert apart < ROUNDED.get(name, 1e-5) * size, (layout, way, apart / size)
+        difference = max(float((result[key] - expected[key]).abs().max()) for key in expected)
+        assert difference < ROUNDED.get(name, 1e-5) * size, (layout, way, difference / size)

@@ -147,17 +147,17 @@ def entry_points() -> Iterator[str]:
                 yield f"{module.__name__.rpartition('.')[2]}.{name}"
     yield from (f"trajectories.{name}" for name in dir(trajectories))
     for route in endpoint(lambda _: "").app.routes:
-        told: Any = route
-        if "POST" in told.methods:
-            yield f"POST {told.path.replace('{session}', '*')}"
+        typed_route: Any = route
+        if "POST" in typed_route.methods:
+            yield f"POST {typed_route.path.replace('{session}', '*')}"
 
 
 def test_every_entry_point_has_a_row() -> None:
     known = {*ENTRY_POINTS, *ELSEWHERE} - {"env.Episode"}
-    found = set(entry_points())
-    assert len(found) > 100
-    assert sorted(found - known) == [], "add a row to ENTRY_POINTS, or say in ELSEWHERE where it is tried"
-    assert sorted(known - found) == [], "no such entry point any more"
+    entry_names = set(entry_points())
+    assert len(entry_names) > 100
+    assert sorted(entry_names - known) == [], "add a row to ENTRY_POINTS, or say in ELSEWHERE where it is tried"
+    assert sorted(known - entry_names) == [], "no such entry point any more"
     assert not ENTRY_POINTS.keys() & ELSEWHERE.keys()
 
 

@@ -131,8 +131,8 @@ def test_info_keys_that_collide_with_reserved_names_are_kept() -> None:
 
     assert notes("late", {"a": 1}, {"b": 2}) == {"b": 2, "earlier_steps": [{"a": 1}], "truncated": "late"}
     assert notes(None, {"earlier_steps": 1}) == {"earlier_steps": 1}
-    own = {"earlier_steps": 1}
-    assert notes(None, {"a": 1}, own) == {"earlier_steps": [{"a": 1}], "info": own}
+    extra = {"earlier_steps": 1}
+    assert notes(None, {"a": 1}, extra) == {"earlier_steps": [{"a": 1}], "info": extra}
     assert notes("late", {"truncated": "mine"}) == {"truncated": "late", "info": {"truncated": "mine"}}
     assert notes("late", {"info": "mine"}) == {"truncated": "late", "info": {"info": "mine"}}
 
@@ -174,15 +174,15 @@ def test_invalid_arguments_from_a_program_are_reported_by_name(name: str) -> Non
 
 
 def test_a_phase_without_components_is_kept() -> None:
-    bare = Recipe.from_dict({**GRPO, "reward": []})
-    assert bare.reward is None
-    assert bare.to_dict()["reward"] == []
-    assert Recipe.from_toml(bare.to_toml()) == bare != recipes.GRPO
+    recipe = Recipe.from_dict({**GRPO, "reward": []})
+    assert recipe.reward is None
+    assert recipe.to_dict()["reward"] == []
+    assert Recipe.from_toml(recipe.to_toml()) == recipe != recipes.GRPO
 
 
 def test_counts_of_a_segment_are_whole_numbers() -> None:
     request = Request(np.array([1, 2], np.int32), 0, Sampling(max_tokens=4))
     counts = {"policy_version": np.int32(2), "seed": np.uint64(0), "cached_tokens": np.int32(1)}
-    said = Segment(np.array([3], np.int32), np.array([-0.5], np.float32), None, "stop", **counts)
-    kept = checked_segment(said, request, 10)
-    assert {type(getattr(kept, name)) for name in counts} == {int}
+    segment = Segment(np.array([3], np.int32), np.array([-0.5], np.float32), None, "stop", **counts)
+    checked = checked_segment(segment, request, 10)
+    assert {type(getattr(checked, name)) for name in counts} == {int}

@@ -37,12 +37,12 @@ def test_a_plain_column_is_not_copied_and_others_are_made_plain(take: Callable[.
     unaligned[:] = column
     big_endian = column.astype(column.dtype.newbyteorder(">"))
     for other in [np.repeat(column, 2)[::2], column[::-1].copy()[::-1], unaligned, big_endian, as_memmap(column)]:
-        made = take(other, "values", length=5)
-        assert type(made) is np.ndarray
-        assert made.dtype == column.dtype
-        assert made.flags.c_contiguous
-        assert made.flags.aligned
-        assert made.tolist() == column.tolist()
+        result = take(other, "values", length=5)
+        assert type(result) is np.ndarray
+        assert result.dtype == column.dtype
+        assert result.flags.c_contiguous
+        assert result.flags.aligned
+        assert result.tolist() == column.tolist()
     for wrong in [column[:4], column[:, None], column[0]]:
         with pytest.raises(InvalidInputError, match="values has"):
             take(wrong, "values", length=5)
@@ -51,13 +51,13 @@ def test_a_plain_column_is_not_copied_and_others_are_made_plain(take: Callable[.
 @pytest.mark.parametrize("kind", ["bool", "int8", "uint8", "int32", "int64", "uint64", "float16", "float32"])
 def test_numbers_of_other_types_are_copied_to_float64(kind: str) -> None:
     column = np.array([1, 0, 1, 1]).astype(kind)
-    for given in [column, np.repeat(column, 2)[::2], column.astype(column.dtype.newbyteorder(">")), column.tolist()]:
-        made = columns.doubles(given, "values", length=4)
-        assert made.dtype == np.float64
-        assert made.tolist() == [1.0, 0.0, 1.0, 1.0]
-        assert not np.shares_memory(made, column)
+    for numbers in [column, np.repeat(column, 2)[::2], column.astype(column.dtype.newbyteorder(">")), column.tolist()]:
+        result = columns.doubles(numbers, "values", length=4)
+        assert result.dtype == np.float64
+        assert result.tolist() == [1.0, 0.0, 1.0, 1.0]
+        assert not np.shares_memory(result, column)
         with pytest.raises(InvalidInputError, match="values has 4 rows but the first column has 5"):
-            columns.doubles(given, "values", length=5)
+            columns.doubles(numbers, "values", length=5)
     with pytest.raises(InvalidInputError, match=r"values has shape \(4, 1\)"):
         columns.doubles(column[:, None], "values")
 

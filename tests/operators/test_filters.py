@@ -22,7 +22,7 @@ def test_bands_of_groups(
     rows: list[tuple[int, float, bool]], std_above: float | None, ddof: int, members: int, single: bool
 ) -> None:
     groups, scores, valid = ([row[column] for row in rows] for column in range(3))
-    found = filters.group_band(
+    is_kept = filters.group_band(
         [score if ok else math.nan for score, ok in zip(scores, valid, strict=True)],
         groups,
         std_above=std_above,
@@ -34,30 +34,32 @@ def test_bands_of_groups(
         valid=np.array(valid, bool),
     )
     for row in range(len(rows)):
-        own = [scores[other] for other in range(len(rows)) if groups[other] == groups[row] and valid[other]]
-        constant = len(set(own)) < 2
-        std = 0.0 if constant else float(np.std(own, ddof=ddof))
-        enough = std_above is None or (std > std_above and len(own) > ddof) or (single and len(own) == 1)
-        keep = valid[row] and len(own) >= members and enough and 0.05 <= np.mean(own) <= 0.9
-        assert found[row] == keep
+        group_scores = [scores[other] for other in range(len(rows)) if groups[other] == groups[row] and valid[other]]
+        constant = len(set(group_scores)) < 2
+        std = 0.0 if constant else float(np.std(group_scores, ddof=ddof))
+        enough = (
+            std_above is None or (std > std_above and len(group_scores) > ddof) or (single and len(group_scores) == 1)
+        )
+        keep = valid[row] and len(group_scores) >= members and enough and 0.05 <= np.mean(group_scores) <= 0.9
+        assert is_kept[row] == keep
 
 
 @given(ROWS, st.integers(1, 5), st.booleans())
 def test_rounding_keeps_the_best(rows: list[tuple[int, float, bool]], multiple: int, up: bool) -> None:
     keep = np.array([row[0] > 1 for row in rows], bool)
     scores, valid = np.array([row[1] for row in rows], float), np.array([row[2] for row in rows], bool)
-    found = filters.round_rows(keep, multiple, scores=scores, up=up, valid=valid)
-    kept = int((keep & valid).sum())
-    more = -(-kept // multiple) * multiple
-    assert found.sum() == (more if up and more <= valid.sum() else kept // multiple * multiple)
-    assert not found[~valid].any()
+    rounded = filters.round_rows(keep, multiple, scores=scores, up=up, valid=valid)
+    kept_count = int((keep & valid).sum())
+    more = -(-kept_count // multiple) * multiple
+    assert rounded.sum() == (more if up and more <= valid.sum() else kept_count // multiple * multiple)
+    assert not rounded[~valid].any()
     # Either no row was added or none was dropped, and no better row is left out.
-    added, dropped = found & ~keep, keep & valid & ~found
+    added, dropped = rounded & ~keep, keep & valid & ~rounded
     assert not (added.any() and dropped.any())
-    if dropped.any() and found.any():
-        assert scores[dropped].max() <= scores[found].min()
-    if added.any() and (left := valid & ~found).any():
-        assert scores[added].min() >= scores[left].max()
+    if dropped.any() and rounded.any():
+        assert scores[dropped].max() <= scores[rounded].min()
+    if added.any() and (remaining := valid & ~rounded).any():
+        assert scores[added].min() >= scores[remaining].max()
 
 
 def test_by_hand() -> None:

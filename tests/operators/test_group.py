@@ -40,20 +40,20 @@ def columns(rows: list[tuple[float, int, bool]]) -> tuple[np.ndarray, np.ndarray
 @given(rows_of_groups, st.sampled_from([0, 1]))
 def test_statistics_equal_numpy(rows: list[tuple[float, int, bool]], ddof: int) -> None:
     values, ids, valid = columns(rows)
-    found = group.statistics(values, ids, ddof=ddof, valid=valid)
+    statistics = group.statistics(values, ids, ddof=ddof, valid=valid)
     dense = keys.dense(ids)
-    for place in range(len(found.count)):
+    for place in range(len(statistics.count)):
         members = values[(dense == place) & valid]
-        assert found.count[place] == len(members)
+        assert statistics.count[place] == len(members)
         if len(members) == 0:
-            assert np.isnan([found.mean[place], found.std[place], found.least[place]]).all()
+            assert np.isnan([statistics.mean[place], statistics.std[place], statistics.least[place]]).all()
             continue
         size = np.abs(members).max()
         size = size if size > 0 else 1.0
-        assert abs(found.mean[place] / size - (members / size).mean()) < 1e-14
-        assert (found.least[place], found.most[place]) == (members.min(), members.max())
+        assert abs(statistics.mean[place] / size - (members / size).mean()) < 1e-14
+        assert (statistics.least[place], statistics.most[place]) == (members.min(), members.max())
         if len(members) > ddof:
-            assert abs(found.std[place] / size - (members / size).std(ddof=ddof)) < 1e-13
+            assert abs(statistics.std[place] / size - (members / size).std(ddof=ddof)) < 1e-13
 
 
 @settings(deadline=None, max_examples=20)
@@ -64,60 +64,60 @@ def test_any_order_and_any_number_of_threads_give_the_same_bits(
     values, ids, valid = (np.tile(column, 70_000 // max(len(rows), 1)) for column in columns(rows))  # many pieces
     order = np.random.default_rng(seed).permutation(len(values))
     threads = arl.num_threads()
-    made = []
+    results = []
     try:
-        for count, rows_taken in [(1, slice(None)), (2, slice(None)), (4, order)]:
+        for count, selected in [(1, slice(None)), (2, slice(None)), (4, order)]:
             arl.set_num_threads(count)
-            found = np.full(len(values), 7.0)
-            found[rows_taken] = group.normalise(
-                values[rows_taken], ids[rows_taken], center=center, valid=valid[rows_taken]
+            normalised = np.full(len(values), 7.0)
+            normalised[selected] = group.normalise(
+                values[selected], ids[selected], center=center, valid=valid[selected]
             )
-            made.append(found.tobytes())
+            results.append(normalised.tobytes())
     finally:
         arl.set_num_threads(threads)
-    assert len(set(made)) == 1
+    assert len(set(results)) == 1
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(-5, 5), st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=30))
 def test_a_weight_is_a_number_of_equal_rows(rows: list[tuple[float, int, int]]) -> None:
     values, ids, weights = (np.array(column) for column in zip(*rows, strict=True))
-    found = group.statistics(values, ids, weights=weights, ddof=0)
+    statistics = group.statistics(values, ids, weights=weights, ddof=0)
     dense = keys.dense(ids)
-    for place in range(len(found.count)):
+    for place in range(len(statistics.count)):
         repeated = np.repeat(values[dense == place], weights[dense == place])
-        assert found.weight[place] == len(repeated)
+        assert statistics.weight[place] == len(repeated)
         if len(repeated):
-            assert found.mean[place] == pytest.approx(repeated.mean(), abs=1e-12)
-            assert found.std[place] == pytest.approx(repeated.std(), abs=1e-12)
+            assert statistics.mean[place] == pytest.approx(repeated.mean(), abs=1e-12)
+            assert statistics.std[place] == pytest.approx(repeated.std(), abs=1e-12)
 
 
 def test_splitting_a_rollout_into_rows_changes_nothing() -> None:
     """Peers count a trajectory once per row it was cut into; with its id as unit it votes once."""
     rewards, ids = np.array([1.0, 0.0, 0.25]), np.array([5, 5, 5])
-    whole = group.normalise(rewards, ids)
+    unsplit = group.normalise(rewards, ids)
     for cuts in ([3, 1, 1], [1, 4, 2]):
         rows = np.repeat(np.arange(3), cuts)
         split = group.normalise(rewards[rows], ids[rows], voter_ids=rows)
-        np.testing.assert_array_equal(split, whole[rows])
+        np.testing.assert_array_equal(split, unsplit[rows])
 
 
 def test_invalid_rows_neither_vote_nor_dilute() -> None:
     rewards = np.array([1.0, 0.0, np.nan, np.inf, 1.0])
     valid = np.isfinite(rewards)
-    found = group.normalise(rewards, np.zeros(5, np.int64), valid=valid)
-    np.testing.assert_array_equal(found[valid], group.normalise(rewards[valid], np.zeros(3, np.int64)))
-    assert not found[~valid].any()
+    result = group.normalise(rewards, np.zeros(5, np.int64), valid=valid)
+    np.testing.assert_array_equal(result[valid], group.normalise(rewards[valid], np.zeros(3, np.int64)))
+    assert not result[~valid].any()
 
 
 def test_components_are_normalised_each_by_itself() -> None:
     rewards = np.array([[1.0, 5.0], [0.0, 5.0], [0.5, 7.0]])
-    found = group.normalise(rewards, ["a", "a", "a"])
+    result = group.normalise(rewards, ["a", "a", "a"])
     for component in range(2):
-        np.testing.assert_array_equal(found[:, component], group.normalise(rewards[:, component], ["a", "a", "a"]))
+        np.testing.assert_array_equal(result[:, component], group.normalise(rewards[:, component], ["a", "a", "a"]))
     valid = np.array([[True, True], [True, False], [True, True]])
-    found = group.normalise(rewards, ["a", "a", "a"], valid=valid)
-    np.testing.assert_array_equal(found[:, 1], group.normalise(rewards[:, 1], ["a", "a", "a"], valid=valid[:, 1]))
+    result = group.normalise(rewards, ["a", "a", "a"], valid=valid)
+    np.testing.assert_array_equal(result[:, 1], group.normalise(rewards[:, 1], ["a", "a", "a"], valid=valid[:, 1]))
 
 
 def test_out_is_filled() -> None:
@@ -168,8 +168,8 @@ def test_rules_of_other_projects_as_they_are_written_there(name: str) -> None:
         elif (by := divisor(members.std(ddof=ddof))) is not None:
             expected[ids == group_id] = (members - members.mean()) / by
     expected[ids == 2] = 0.0  # rounding errors of equal rewards, which others divide by eps
-    found = group.normalise(rewards, ids, **advantage.compat(name))
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    result = group.normalise(rewards, ids, **advantage.compat(name))
+    np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-6)
     with pytest.raises(InvalidInputError, match="compat: name is 'verl-1'"):
         advantage.compat("verl-1")
 
@@ -185,21 +185,21 @@ def test_ranks_together_give_the_bits_of_one() -> None:
             return {"weights": None if weighting is None else weighting[rows]}
 
         extents = [PartialStatistics.of(values[rows], ids[rows], 7, **of(rows)) for rows in parts]
-        whole = PartialStatistics(
+        total = PartialStatistics(
             count=sum(extent.count for extent in extents),
             least=np.minimum.reduce([extent.least for extent in extents]),
             most=np.maximum.reduce([extent.most for extent in extents]),
             heaviest=np.maximum.reduce([extent.heaviest for extent in extents]),
         )
-        sums = [whole.add(values[rows], ids[rows], **of(rows)) for rows in parts]
-        found = dataclasses.replace(whole, moments=sums[2].moments + sums[0].moments + sums[1].moments).finish()
+        sums = [total.add(values[rows], ids[rows], **of(rows)) for rows in parts]
+        statistics = dataclasses.replace(total, moments=sums[2].moments + sums[0].moments + sums[1].moments).finish()
         first = np.unique(ids, return_index=True)[1]
         expected = group.statistics(values, ids, weights=weighting)
         order = keys.dense(ids)[first]
-        assert found.mean.tobytes() == expected.mean[order].tobytes()
-        assert found.std.tobytes() == expected.std[order].tobytes()
+        assert statistics.mean.tobytes() == expected.mean[order].tobytes()
+        assert statistics.std.tobytes() == expected.std[order].tobytes()
     with pytest.raises(InvalidInputError, match="moments are missing; call add on every rank"):
-        whole.finish()
+        total.finish()
 
 
 def test_reductions_equal_numpy() -> None:
@@ -244,7 +244,7 @@ def test_states_survive_json_and_batches() -> None:
     ("call", "message"),
     [
         (lambda: group.normalise([1.0], [1], center="mode"), 'center is "mode"; use "none", "mean", "median"'),
-        (lambda: group.normalise([1.0], [1], eps=-1.0), "eps is -1, but must be a number of at least 0"),
+        (lambda: group.normalise([1.0], [1], eps=-1.0), "eps is -1; give a finite number of at least 0"),
         (lambda: group.normalise([1.0], [1], ddof=2), "ddof is 2; use 1"),
         (lambda: group.normalise([1.0], [1], baseline=[1.0]), "baseline is given, but center is not"),
         (lambda: group.normalise([1.0, 2.0], [1, 1], weights=[1.0]), "weights has 1 rows"),
@@ -252,9 +252,9 @@ def test_states_survive_json_and_batches() -> None:
         (lambda: group.normalise(np.zeros((1, 1, 1)), [1]), r"values has shape \(1, 1, 1\)"),
         (lambda: shrunk_mean([1.0], [1], [0.5], variance=0.0), "variance is 0"),
         (lambda: window_quantile([], [1.0], capacity=0), "capacity is 0"),
-        (lambda: decayed_beta({}, [2.0], [1], decay=0.5), "successes of 1 reach from 2.0 to 2.0"),
-        (lambda: decayed_beta({}, [1.0], [1], decay=1.5), "decay of 1 reaches from 1.5 to 1.5"),
-        (lambda: decayed_beta({}, [1.0] * 2, [1, 1], decay=[0.5, 0.6]), "decay of 1 reaches from 0.5 to 0.6"),
+        (lambda: decayed_beta({}, [2.0], [1], decay=0.5), "successes of 1 range from 2.0 to 2.0"),
+        (lambda: decayed_beta({}, [1.0], [1], decay=1.5), "decay of 1 ranges from 1.5 to 1.5"),
+        (lambda: decayed_beta({}, [1.0] * 2, [1, 1], decay=[0.5, 0.6]), "decay of 1 ranges from 0.5 to 0.6"),
         (lambda: decayed_beta({}, [1.0], [1], decay=[0.5, 0.6]), "decay has 2"),
         (lambda: PartialStatistics.of([1.0], [3], 2), r"groups\[0\] is 3, but there are 2 groups"),
         (lambda: PartialStatistics.of([1.0], [-3], 2), "ids range from -3"),
@@ -295,8 +295,8 @@ def test_running_statistics_follow_their_formulas(rows: list[tuple[int, str]], d
     assert list(after) == list(expected)
     for name, known in expected.items():
         assert after[name] == pytest.approx(known)
-    told = np.array([after[name] for name in ids])
-    assert (told == np.stack([visits, mean, std], axis=1)).all()
+    reported = np.array([after[name] for name in ids])
+    assert (reported == np.stack([visits, mean, std], axis=1)).all()
     baseline, means = ema_mean({"b": 3.0, "gone": 9.0}, values, ids, decay=decay, initial=1.0)
     rates, counts = decayed_beta({"b": [1.0, 3.0], "gone": [0.0, 0.0]}, values, ids, decay=decay)
     for name in dict.fromkeys(ids):
@@ -342,5 +342,5 @@ def test_keys_and_states_of_any_kind() -> None:
     ]:
         with pytest.raises(InvalidInputError, match=message):
             ema_mean({}, [1.0, 2.0], ids, decay=0.5)
-    with pytest.raises(InvalidInputError, match="what is remembered of 'a' would become inf"):
+    with pytest.raises(InvalidInputError, match=r"state\['a'\] would become inf"):
         running_moments({"a": [1.0, -1e200, 0.0]}, [1e200], ["a"])

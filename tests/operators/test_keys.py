@@ -56,9 +56,9 @@ def test_dense_keys_of_texts_around_the_inline_length_of_a_view(texts: list[str]
     for column in (texts, [text for text in texts if len(text.encode()) <= 12]):
         expected = first_seen(list(column))
         for arrow_type in (pa.string_view(), pa.binary_view(), pa.large_string()):
-            whole = pa.array(["a text that is longer than any view"] * skipped + column, pa.large_string())
-            cut = whole.cast(arrow_type).slice(skipped)
-            assert keys.dense(cut).tolist() == expected
+            array = pa.array(["a text that is longer than any view"] * skipped + column, pa.large_string())
+            sliced = array.cast(arrow_type).slice(skipped)
+            assert keys.dense(sliced).tolist() == expected
         assert keys.dense(pl.Series(column, dtype=pl.String)).tolist() == expected
 
 
@@ -118,8 +118,8 @@ def test_long_pages_by_sequence_and_by_sketch() -> None:
         edited[row] = "changed"
         texts.append(" ".join(edited))
     for first in texts[:4]:
-        found = [similar([first, text], threshold=0.9).tolist() == [0, 0] for text in texts]
-        assert found == [SequenceMatcher(None, text, first).ratio() >= 0.9 for text in texts]
+        are_similar = [similar([first, text], threshold=0.9).tolist() == [0, 0] for text in texts]
+        assert are_similar == [SequenceMatcher(None, text, first).ratio() >= 0.9 for text in texts]
     assert similar(texts, threshold=0.8, kind="minhash").tolist() == [0, 1, 2] * 4
     groups = np.arange(12) // 6
     assert len(set(similar(texts, groups, threshold=0.8, kind="minhash").tolist())) == 6

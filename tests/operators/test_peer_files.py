@@ -77,8 +77,8 @@ class Steps:
 def test_verl_agent_returns(seed: int) -> None:
     steps = Steps(seed)
     expected = steps.to_come(peer("core_gigpo"), 0.9)
-    found = returns.discounted(steps.paid, steps.trajectory, gamma=0.9)
-    np.testing.assert_allclose(found, expected, **CLOSE)
+    result = returns.discounted(steps.paid, steps.trajectory, gamma=0.9)
+    np.testing.assert_allclose(result, expected, **CLOSE)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -95,8 +95,8 @@ def test_verl_agent_episodes(seed: int, name: str, plain: bool, every_step: bool
     options = {"remove_std": plain, names.pop(): every_step}
     expected = function(steps.rewards, steps.mask, steps.names, steps.paths, **options)
     units = {} if every_step else {"voter_ids": steps.trajectory}
-    found = group.normalise(steps.score, steps.group, **units, **advantage.compat(name))
-    np.testing.assert_allclose(found, expected[:, 0], **CLOSE)
+    result = group.normalise(steps.score, steps.group, **units, **advantage.compat(name))
+    np.testing.assert_allclose(result, expected[:, 0], **CLOSE)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -107,9 +107,9 @@ def test_verl_agent_anchors(seed: int, name: str, plain: bool) -> None:
     anchors = module.build_step_group(steps.observations, steps.names)
     expected = module.step_norm_reward(steps.to_come(module, 0.9), steps.mask, anchors, remove_std=plain)
     to_come = returns.discounted(steps.paid, steps.trajectory, gamma=0.9)
-    own = [f"{name} {state}" for name, state in zip(steps.names, steps.state, strict=True)]
-    found = group.normalise(to_come, own, **advantage.compat(name))
-    np.testing.assert_allclose(found, expected[:, 0], **CLOSE)
+    keys = [f"{name} {state}" for name, state in zip(steps.names, steps.state, strict=True)]
+    result = group.normalise(to_come, keys, **advantage.compat(name))
+    np.testing.assert_allclose(result, expected[:, 0], **CLOSE)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -128,7 +128,7 @@ def test_verl_agent_gigpo(seed: int, scale: str, weight: float) -> None:
         step_advantage_w=weight,
         mode="mean_norm" if scale == "none" else "mean_std_norm",
     )
-    found = advantage.gigpo(
+    our_advantages = advantage.gigpo(
         steps.score,
         steps.group,
         steps.trajectory,
@@ -139,8 +139,8 @@ def test_verl_agent_gigpo(seed: int, scale: str, weight: float) -> None:
         step_weight=weight,
         scale=scale,
     )
-    np.testing.assert_allclose(found, expected[:, 0], **CLOSE)
-    made = as_batch(steps)
+    np.testing.assert_allclose(our_advantages, expected[:, 0], **CLOSE)
+    result = as_batch(steps)
     for link in (
         advantage.Discounted(gamma=0.95),
         advantage.GroupRelative(
@@ -148,8 +148,8 @@ def test_verl_agent_gigpo(seed: int, scale: str, weight: float) -> None:
         ),
         advantage.GroupRelative(level="step", scale=scale, singleton="raw", add=True),
     ):
-        made = link(made)
-    np.testing.assert_allclose(made.column("advantage", "step"), expected[:, 0], **CLOSE)
+        result = link(result)
+    np.testing.assert_allclose(result.column("advantage", "step"), expected[:, 0], **CLOSE)
 
 
 def as_batch(steps: Steps) -> Batch:
@@ -158,15 +158,15 @@ def as_batch(steps: Steps) -> Batch:
     for number in range(int(steps.group.max()) + 1):
         forest.add_group(number, f"task {number}")
     for number in range(int(steps.trajectory.max()) + 1):
-        own = np.flatnonzero(steps.trajectory == number)
+        rows = np.flatnonzero(steps.trajectory == number)
         # Members are numbered over the batch, so that trajectories are in the order in which they were made.
-        trajectory = forest.start(int(steps.group[own[0]]), number)
-        for row in own:
-            kind = "prompt" if row == own[0] else "observation"
+        trajectory = forest.start(int(steps.group[rows[0]]), number)
+        for row in rows:
+            kind = "prompt" if row == rows[0] else "observation"
             forest.append(trajectory, [1], kind=kind, state=f"room {steps.state[row]}")
             forest.append(trajectory, [2], kind="action", logprobs=[-1.0])
             forest.step(trajectory, reward=float(steps.paid[row]))
-        forest.finish(trajectory, reward=float(steps.score[own[0]]))
+        forest.finish(trajectory, reward=float(steps.score[rows[0]]))
     batch = forest.freeze()
     return batch.with_columns("draw", score=batch.column("reward", "draw"))
 
@@ -177,10 +177,10 @@ def test_slime_gae(seed: int, length: int) -> None:
     rng = np.random.default_rng(seed)
     rewards, values = rng.normal(size=(2, 6, length))
     module = peer("slime_ppo_utils")
-    found = returns.gae(rewards, values, gamma=0.97, lam=0.9)
+    result = returns.gae(rewards, values, gamma=0.97, lam=0.9)
     for function in (module.vanilla_gae, module.chunked_gae):
         expected = function(torch.from_numpy(rewards), torch.from_numpy(values), 0.97, 0.9)
-        for ours, theirs in zip(found, expected, strict=True):
+        for ours, theirs in zip(result, expected, strict=True):
             np.testing.assert_allclose(ours, theirs, **CLOSE)
     to_come = module.chunked_discounted_returns(torch.from_numpy(rewards), 0.97)
     np.testing.assert_allclose(returns.discounted(rewards, gamma=0.97), to_come, **CLOSE)
@@ -205,9 +205,9 @@ class Branches:
 
     @property
     def rewards(self) -> torch.Tensor:
-        made = torch.zeros_like(self.mask)
-        made[:, 0] = torch.from_numpy(self.scores)
-        return made
+        rewards = torch.zeros_like(self.mask)
+        rewards[:, 0] = torch.from_numpy(self.scores)
+        return rewards
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -222,9 +222,9 @@ def test_treepo(seed: int, strategy: str, weighting: str, skip: bool) -> None:
     elements = [element for path in rows.paths for element in path]
     offsets = np.concatenate([[0], np.cumsum([len(path) for path in rows.paths])])
     built = tree.build(elements, offsets)
-    found = tree.ancestor_relative(*built, rows.scores, weighting=weighting, skip_constant=skip, singleton="raw")
+    result = tree.ancestor_relative(*built, rows.scores, weighting=weighting, skip_constant=skip, singleton="raw")
     mask = rows.mask.numpy()
-    tokens = found[:, None] * mask
+    tokens = result[:, None] * mask
     whitened = group.whiten(tokens.ravel(), valid=mask.ravel() > 0).reshape(mask.shape)
     np.testing.assert_allclose(whitened * mask, expected, **CLOSE)
 
@@ -237,7 +237,7 @@ def test_tree_grpo(seed: int) -> None:
     module = peer("treegrpo_core_algos")
     expected, _ = module.compute_tree_grpo_outcome_advantage(rows.rewards, rows.mask, prompts, trees)
     inner = group.normalise(rows.scores, prompts, **advantage.compat("tree-grpo/prompt"))
-    found = group.normalise(inner, trees, **advantage.compat("tree-grpo/prompt"))
-    np.testing.assert_allclose(found[:, None] * rows.mask.numpy(), expected, **CLOSE)
+    result = group.normalise(inner, trees, **advantage.compat("tree-grpo/prompt"))
+    np.testing.assert_allclose(result[:, None] * rows.mask.numpy(), expected, **CLOSE)
     alone, _ = module.compute_grpo_outcome_advantage(rows.rewards, rows.mask, prompts)
     np.testing.assert_allclose(inner[:, None] * rows.mask.numpy(), alone, **CLOSE)

@@ -26,24 +26,24 @@ def test_tables_offsets_and_interleaved_ids_give_the_same(name: str) -> None:
     columns = [REWARDS, VALUES, RATIOS]
     expected = np.asarray(function(columns, **OPTIONS))
     flat = {option: column.ravel() for option, column in OPTIONS.items()}
-    found = function([column.ravel() for column in columns], offsets=np.arange(6) * SHAPE[1], **flat)
-    np.testing.assert_array_equal(np.asarray(found), expected.reshape(np.asarray(found).shape))
+    result = function([column.ravel() for column in columns], offsets=np.arange(6) * SHAPE[1], **flat)
+    np.testing.assert_array_equal(np.asarray(result), expected.reshape(np.asarray(result).shape))
     # Time-major: the turns of five agents one after another.
     turned = {option: column.T.ravel() for option, column in OPTIONS.items()}
     ids = keys.composite(np.tile(np.arange(5), SHAPE[1]), np.zeros(60, np.int64))
-    found = np.asarray(function([column.T.ravel() for column in columns], sequence_ids=ids, **turned))
-    back = found.reshape(*found.shape[:-1], SHAPE[1], SHAPE[0]).swapaxes(-1, -2)
+    result = np.asarray(function([column.T.ravel() for column in columns], sequence_ids=ids, **turned))
+    back = result.reshape(*result.shape[:-1], SHAPE[1], SHAPE[0]).swapaxes(-1, -2)
     np.testing.assert_array_equal(back, expected)
 
 
 def test_cutting_a_trajectory_into_rows_changes_nothing() -> None:
     """Two rows of one episode; the value after the first row is that of the second row's first token."""
-    whole = returns.gae(REWARDS[:1], VALUES[:1], gamma=0.9, lam=1.0)[1][0]
+    uncut = returns.gae(REWARDS[:1], VALUES[:1], gamma=0.9, lam=1.0)[1][0]
     later = np.zeros((1, 7))
-    later[0, -1] = whole[7]
+    later[0, -1] = uncut[7]
     first = returns.gae(REWARDS[:1, :7], VALUES[:1, :7], gamma=0.9, lam=1.0, bootstrap=later)[1][0]
     second = returns.gae(REWARDS[:1, 7:], VALUES[:1, 7:], gamma=0.9, lam=1.0)[1][0]
-    np.testing.assert_allclose(np.concatenate([first, second]), whole, atol=1e-12)
+    np.testing.assert_allclose(np.concatenate([first, second]), uncut, atol=1e-12)
 
 
 def test_types_and_out() -> None:

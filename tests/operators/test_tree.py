@@ -35,10 +35,10 @@ def trees_with_rows(draw: st.DrawFn) -> tuple[list[int], list[int], list[float],
 
 def path(parents: list[int], node: int) -> list[int]:
     """Return the node and its ancestors."""
-    found = [node]
-    while parents[found[-1]] >= 0:
-        found.append(parents[found[-1]])
-    return found
+    nodes = [node]
+    while parents[nodes[-1]] >= 0:
+        nodes.append(parents[nodes[-1]])
+    return nodes
 
 
 def below(parents: list[int], nodes: list[int], values: list[float], valid: list[bool], node: int) -> list[float]:
@@ -51,22 +51,22 @@ def below(parents: list[int], nodes: list[int], values: list[float], valid: list
 def test_leaves_max_min_and_sum_are_those_of_all_rows_below(case: tuple) -> None:
     parents, nodes, values, valid = case
     for kind, reduce in (("leaves", np.mean), ("max", max), ("min", min), ("sum", np.sum)):
-        found = tree.fuse(parents, nodes, values, kind=kind, valid=valid)
+        fused = tree.fuse(parents, nodes, values, kind=kind, valid=valid)
         for node in range(len(parents)):
             members = below(parents, nodes, values, valid, node)
             expected = reduce(members) if members else 0.0
-            assert found.values[node] == pytest.approx(expected, rel=1e-12, abs=1e-12)
-            assert found.masses[node] == len(members)
+            assert fused.values[node] == pytest.approx(expected, rel=1e-12, abs=1e-12)
+            assert fused.masses[node] == len(members)
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0, 0.1, -3.0, 1e3]), min_size=1, max_size=6), st.floats(0.0, 1.0))
 def test_expectiles_balance_the_deviations_below_and_above(values: list[float], level: float) -> None:
     parents, nodes = [-1, *([0] * len(values))], list(range(1, len(values) + 1))
-    found = tree.fuse(parents, nodes, values, kind="expectile", expectile=level).values[0]
-    gaps = np.array(values) - found
+    fused = tree.fuse(parents, nodes, values, kind="expectile", expectile=level).values[0]
+    gaps = np.array(values) - fused
     pull, push = level * gaps[gaps > 0.0].sum(), (1.0 - level) * -gaps[gaps < 0.0].sum()
     assert pull == pytest.approx(push, rel=1e-9, abs=1e-9)
-    assert min(values) <= found <= max(values)
+    assert min(values) <= fused <= max(values)
     for kind, extreme in (("min", 0.0), ("children", 0.5), ("max", 1.0)):
         same = tree.fuse(parents, nodes, values, kind="expectile", expectile=extreme).values[0]
         assert same == pytest.approx(tree.fuse(parents, nodes, values, kind=kind).values[0], rel=1e-12)
@@ -77,14 +77,16 @@ def test_children_count_once_each(case: tuple) -> None:
     parents, nodes, values, valid = case
 
     def value(node: int) -> float | None:
-        own = [value for at, value, ok in zip(nodes, values, valid, strict=True) if ok and at == node]
+        node_values = [value for at, value, ok in zip(nodes, values, valid, strict=True) if ok and at == node]
         children = [value(child) for child in range(len(parents)) if parents[child] == node]
-        parts = ([float(np.mean(own))] if own else []) + [child for child in children if child is not None]
+        parts = ([float(np.mean(node_values))] if node_values else []) + [
+            child for child in children if child is not None
+        ]
         return float(np.mean(parts)) if parts else None
 
-    found = tree.fuse(parents, nodes, values, kind="children", valid=valid).values
+    fused = tree.fuse(parents, nodes, values, kind="children", valid=valid).values
     for node in range(len(parents)):
-        assert found[node] == pytest.approx(value(node) or 0.0, rel=1e-12, abs=1e-12)
+        assert fused[node] == pytest.approx(value(node) or 0.0, rel=1e-12, abs=1e-12)
 
 
 @given(trees_with_rows(), st.randoms(use_true_random=False))
@@ -118,12 +120,12 @@ def test_no_order_of_rows_or_nodes_changes_a_bit(case: tuple, random: object) ->
 def test_ancestor_relative_by_prefixes(case: tuple, weighting: str, skip: bool) -> None:
     """Depth by depth over groups of equal prefixes, as the public code of TreePO does it with strings."""
     parents, nodes, values, valid = case
-    found = tree.ancestor_relative(
+    result = tree.ancestor_relative(
         parents, nodes, values, weighting=weighting, drop_constant=skip, singleton="raw", valid=valid
     )
     for row in range(len(nodes)):
         if not valid[row]:
-            assert found[row] == 0.0
+            assert result[row] == 0.0
             continue
         total, weights = 0.0, 0.0
         for ancestor in path(parents, nodes[row]):
@@ -134,7 +136,7 @@ def test_ancestor_relative_by_prefixes(case: tuple, weighting: str, skip: bool) 
             mean = 0.0 if len(members) == 1 else float(np.mean(members))
             weight = len(members) if weighting == "group_size" else 1
             total, weights = total + weight * (values[row] - mean), weights + weight
-        assert found[row] == pytest.approx(
+        assert result[row] == pytest.approx(
             total / weights,
             rel=1e-9,
             abs=1e-12 * max(map(abs, below(parents, nodes, values, valid, path(parents, nodes[row])[-1]))),
@@ -156,13 +158,13 @@ def test_peers(parents: list[int]) -> None:
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=4), max_size=8))
 def test_build_shares_equal_prefixes(paths: list[list[str]]) -> None:
     offsets = np.cumsum([0, *map(len, paths)])
-    found = tree.build([element for one in paths for element in one], offsets)
+    built = tree.build([element for one in paths for element in one], offsets)
     prefixes = {tuple(one[:end]) for one in paths for end in range(1, len(one) + 1)}
-    assert len(found.parents) == len(prefixes)
+    assert len(built.parents) == len(prefixes)
     ends = {}
-    for one, node in zip(paths, found.nodes.tolist(), strict=True):
+    for one, node in zip(paths, built.nodes.tolist(), strict=True):
         assert ends.setdefault(tuple(one), node) == node
-        assert len(path(found.parents.tolist(), node)) == len(one)
+        assert len(path(built.parents.tolist(), node)) == len(one)
     assert len(set(ends.values())) == len(ends)
 
 
@@ -185,7 +187,7 @@ def test_types_and_errors() -> None:
     assert tree.ancestor_relative([-1, 0, 0], [1, 2], np.array([1, 0], np.float32)).dtype == np.float32
     for call, message in (
         (lambda: tree.peers([0], kind="depth"), r"parents\[0\] is 0, which lies below node 0"),
-        (lambda: tree.peers([-1, 5], kind="depth"), r"parents\[1\] is 5, but must be -1"),
+        (lambda: tree.peers([-1, 5], kind="depth"), r"parents\[1\] is 5; give -1"),
         (lambda: tree.fuse([-1], [1], [1.0]), r"nodes\[0\] is 1, but the tree has 1 nodes"),
         (lambda: tree.fuse([-1], [0], [1.0], kind="mode"), 'kind is "mode"'),
         (lambda: tree.fuse([-1], [0], [1.0], kind="expectile", expectile=2.0), "expectile is 2"),

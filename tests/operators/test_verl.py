@@ -40,12 +40,12 @@ class Rollouts:
         self.tokens = self.mask.sum(axis=1)
 
     def verl(self, estimator: str, rewards: np.ndarray | None = None, **options: object) -> np.ndarray:
-        made = core_algos.get_adv_estimator_fn(estimator)(
+        result = core_algos.get_adv_estimator_fn(estimator)(
             torch.from_numpy(self.rewards if rewards is None else rewards).clone(),
             response_mask=torch.from_numpy(self.mask).double(),
             **options,
         )
-        return np.stack([made[0].numpy(), made[1].numpy()])
+        return np.stack([result[0].numpy(), result[1].numpy()])
 
     def on_tokens(self, row_values: np.ndarray) -> np.ndarray:
         return row_values[:, None] * self.mask
@@ -68,8 +68,8 @@ class Rollouts:
 def test_outcome_estimators(seed: int, estimator: str, name: str, options: dict[str, object]) -> None:
     rollouts = Rollouts(seed)
     expected = rollouts.verl(estimator, index=rollouts.ids, **options)[0]
-    found = group.normalise(rollouts.scores, rollouts.ids, **advantage.compat(name))
-    np.testing.assert_allclose(rollouts.on_tokens(found), expected, **CLOSE)
+    result = group.normalise(rollouts.scores, rollouts.ids, **advantage.compat(name))
+    np.testing.assert_allclose(rollouts.on_tokens(result), expected, **CLOSE)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -77,8 +77,8 @@ def test_opo_weighs_by_length(seed: int) -> None:
     rollouts = Rollouts(seed)
     expected = rollouts.verl("opo", index=rollouts.ids)[0]
     options = advantage.compat("verl-0.9/opo")
-    found = group.normalise(rollouts.scores, rollouts.ids, weights=rollouts.tokens, **options)
-    np.testing.assert_allclose(rollouts.on_tokens(found), expected, **CLOSE)
+    result = group.normalise(rollouts.scores, rollouts.ids, weights=rollouts.tokens, **options)
+    np.testing.assert_allclose(rollouts.on_tokens(result), expected, **CLOSE)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -91,20 +91,20 @@ def test_gae(seed: int) -> None:
     advantages, targets = returns.gae(rollouts.dense_rewards, rollouts.values, gamma=gamma, lam=lam, mask=rollouts.mask)
     np.testing.assert_allclose(targets[rollouts.mask], expected[1][rollouts.mask], **CLOSE)
     arguments = {"gamma": gamma, "lam": lam, "mask": rollouts.mask, "whiten": True}
-    found, same = returns.gae(rollouts.dense_rewards, rollouts.values, **arguments)
-    np.testing.assert_array_equal(found, rollouts.whitened(advantages))
+    result, same = returns.gae(rollouts.dense_rewards, rollouts.values, **arguments)
+    np.testing.assert_array_equal(result, rollouts.whitened(advantages))
     np.testing.assert_array_equal(same, targets)
-    np.testing.assert_allclose(found[rollouts.mask], expected[0][rollouts.mask], **CLOSE)
-    assert not found[~rollouts.mask].any()
+    np.testing.assert_allclose(result[rollouts.mask], expected[0][rollouts.mask], **CLOSE)
+    assert not result[~rollouts.mask].any()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_reinforce_plus_plus(seed: int) -> None:
     rollouts = Rollouts(seed)
     expected = rollouts.verl("reinforce_plus_plus", rollouts.dense_rewards, config=SimpleNamespace(gamma=0.95))
-    found = returns.discounted(rollouts.dense_rewards, gamma=0.95, mask=rollouts.mask)
-    np.testing.assert_allclose(found, expected[1], **CLOSE)
-    np.testing.assert_allclose(rollouts.whitened(found), expected[0], **CLOSE)
+    result = returns.discounted(rollouts.dense_rewards, gamma=0.95, mask=rollouts.mask)
+    np.testing.assert_allclose(result, expected[1], **CLOSE)
+    np.testing.assert_allclose(rollouts.whitened(result), expected[0], **CLOSE)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -112,8 +112,8 @@ def test_reinforce_plus_plus_baseline(seed: int) -> None:
     rollouts = Rollouts(seed)
     expected = rollouts.verl("reinforce_plus_plus_baseline", index=rollouts.ids)[0]
     centred = group.normalise(rollouts.scores, rollouts.ids, scale="none", singleton="raw")
-    found = group.whiten(centred, weights=rollouts.tokens)  # each token votes
-    np.testing.assert_allclose(rollouts.on_tokens(found), expected, **CLOSE)
+    result = group.whiten(centred, weights=rollouts.tokens)  # each token votes
+    np.testing.assert_allclose(rollouts.on_tokens(result), expected, **CLOSE)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -121,8 +121,8 @@ def test_remax(seed: int) -> None:
     rollouts = Rollouts(seed)
     greedy = np.random.default_rng(seed).normal(size=len(rollouts.ids))
     expected = rollouts.verl("remax", reward_baselines=torch.from_numpy(greedy))[0]
-    found = group.normalise(rollouts.scores, rollouts.ids, center="baseline", scale="none", baseline=greedy)
-    np.testing.assert_allclose(rollouts.on_tokens(found)[rollouts.mask], expected[rollouts.mask], **CLOSE)
+    result = group.normalise(rollouts.scores, rollouts.ids, center="baseline", scale="none", baseline=greedy)
+    np.testing.assert_allclose(rollouts.on_tokens(result)[rollouts.mask], expected[rollouts.mask], **CLOSE)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -147,10 +147,10 @@ def test_optimal_token_baseline(seed: int, estimator: str, align: str, *, zero_t
         energies *= rollouts.weights**2
     to_come = returns.discounted(rollouts.dense_rewards, gamma=1.0, mask=rollouts.mask)
     np.testing.assert_allclose(to_come, expected[1] * rollouts.mask, **CLOSE)
-    found = optimal_token_baseline(
+    result = optimal_token_baseline(
         to_come, energies, rollouts.ids, mask=rollouts.mask, align=align, zero_tail=zero_tail
     )
-    np.testing.assert_allclose(found, expected[0], **CLOSE)
+    np.testing.assert_allclose(result, expected[0], **CLOSE)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -172,8 +172,8 @@ def test_gdpo(seed: int) -> None:
         },
     )[0]
     each = group.normalise(rewards.astype(np.float64), rollouts.ids, **advantage.compat("verl-0.9/grpo"))
-    found = group.whiten(each @ np.array(weights), weights=rollouts.tokens)
-    np.testing.assert_allclose(rollouts.on_tokens(found), expected, rtol=1e-5, atol=2e-6)  # verl's are float32
+    result = group.whiten(each @ np.array(weights), weights=rollouts.tokens)
+    np.testing.assert_allclose(rollouts.on_tokens(result), expected, rtol=1e-5, atol=2e-6)  # verl's are float32
 
 
 def test_a_reward_on_a_tool_token_reaches_no_token() -> None:
@@ -184,5 +184,5 @@ def test_a_reward_on_a_tool_token_reaches_no_token() -> None:
     expected = core_algos.compute_gae_advantage_return(
         torch.from_numpy(rewards), zeros, torch.from_numpy(mask).double(), 1.0, 1.0
     )[1]
-    found = returns.gae(rewards, np.zeros((1, 3)), gamma=1.0, lam=1.0, mask=mask)[1]
-    assert found[mask].tolist() == expected[0, [0, 2]].tolist() == [0.0, 0.0]
+    result = returns.gae(rewards, np.zeros((1, 3)), gamma=1.0, lam=1.0, mask=mask)[1]
+    assert result[mask].tolist() == expected[0, [0, 2]].tolist() == [0.0, 0.0]

@@ -71,8 +71,8 @@ def test_masked_numbers_are_missing() -> None:
     masked = np.ma.masked_array(SCORES, mask=SCORES == 0.5)
     with pytest.raises(InvalidInputError, match=r"values\[2\] is NaN"):
         group.normalise(masked, GROUPS)
-    found = group.normalise(masked, GROUPS, valid=SCORES != 0.5)
-    assert found.tolist() == group.normalise(SCORES, GROUPS, valid=SCORES != 0.5).tolist()
+    result = group.normalise(masked, GROUPS, valid=SCORES != 0.5)
+    assert result.tolist() == group.normalise(SCORES, GROUPS, valid=SCORES != 0.5).tolist()
     with pytest.raises(InvalidInputError, match="ids has dtype float64"):
         keys.dense(np.ma.masked_array(GROUPS, mask=SCORES == 0.5))
     with pytest.raises(InvalidInputError, match="ids has masked values of dtype <U1"):
@@ -126,20 +126,20 @@ def test_masked_numbers_are_missing() -> None:
         # Sizes for which there is no memory.
         (
             lambda: history([0], [0], [0], levels=2 * HUGE),
-            "levels is 2199023255552, for which there",
+            "levels is 2199023255552: not enough",
         ),
         (
             lambda: similar(["a"], kind="minhash", hashes=HUGE * 64, bands=1),
             "hashes is 70368744177664, for",
         ),
-        (lambda: win_rates([0], [1], [1.0], HUGE), "count is 1099511627776, for which there is not enough"),
+        (lambda: win_rates([0], [1], [1.0], HUGE), "count is 1099511627776: not enough"),
         (
             lambda: PartialStatistics.of([1.0], [0], HUGE),
-            "groups is 1099511627776, for which there is not enough memory",
+            "groups is 1099511627776: not enough memory",
         ),
         (
             lambda: token_mean([HUGE, HUGE]),
-            r"lengths add up to 2199023255552 tokens, which do not fit in memory",
+            r"lengths add up to 2199023255552 tokens, too many for the memory",
         ),
         (lambda: sequence_mean([2**62, 2**62]), r"lengths add up to 9223372036854775808 tokens"),
         # Searches that would not end.
@@ -173,8 +173,8 @@ def test_quantiles_of_distant_numbers_do_not_overflow() -> None:
 def test_a_prior_may_be_far_away() -> None:
     assert shrunk_mean([1.0, 1.0], [0, 0], [1e200, 1e200], variance=1.0).tolist() == [1.0, 1.0]
     prior = [0.5, 0.5, np.nan]
-    found = shrunk_mean([1.0, 0.0, 9.0], [0, 0, 0], prior, variance=0.25, valid=[True, True, False])
-    assert found[:2].tolist() == [0.5, 0.5]
+    result = shrunk_mean([1.0, 0.0, 9.0], [0, 0, 0], prior, variance=0.25, valid=[True, True, False])
+    assert result[:2].tolist() == [0.5, 0.5]
 
 
 def test_an_initial_value_may_be_whole() -> None:

@@ -28,9 +28,9 @@ def tracked() -> list[Path]:
 
 @pytest.fixture(scope="session")
 def rust_sources(tracked: list[Path]) -> list[Path]:
-    found = [path for path in tracked if path.suffix == ".rs"]
-    assert found, "no Rust source was found: the project moved away from its tests"
-    return found
+    paths = [path for path in tracked if path.suffix == ".rs"]
+    assert paths, "no Rust source was found: the project moved away from its tests"
+    return paths
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ def page(root: Path) -> str:
 
 def test_the_doors_are_those_of_the_endpoint(page: str) -> None:
     routes = {route.path for route in Endpoint(VllmUpstream("http://127.0.0.1:1")).app.routes}
-    told = set(re.findall(r"^\| `(/v1/[a-z_/]+)`", page, flags=re.MULTILINE))
-    assert told == {path for path in routes if path.startswith("/v1/")} - {"/v1/models"}
+    documented = set(re.findall(r"^\| `(/v1/[a-z_/]+)`", page, flags=re.MULTILINE))
+    assert documented == {path for path in routes if path.startswith("/v1/")} - {"/v1/models"}
     for path in re.findall(r"localhost:8800(/[a-z0-9/]+)", page):
         assert path.replace("/a1", "/{session}") in routes, path
 

@@ -45,13 +45,13 @@ def test_a_machine_that_changes_its_speed_changes_no_ratio(
 
 def test_an_interval_holds_the_truth_nineteen_times_in_twenty(compare: ModuleType) -> None:
     rng = np.random.default_rng(0)
-    held = 0
+    covered = 0
     for _ in range(200):
         base, head = np.exp(rng.normal(0.0, 0.3, (2, 10)))
         _, low, high = compare.ratio(1.5 * base, head)
-        held += low <= 1.5 <= high
+        covered += low <= 1.5 <= high
     # 190 of 200 are expected, with a standard error of 3.1: four of them on either side.
-    assert 178 <= held <= 200
+    assert 178 <= covered <= 200
 
 
 def test_times_are_ours_by_line(compare: ModuleType) -> None:

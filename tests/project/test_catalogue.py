@@ -31,14 +31,16 @@ def test_every_system_has_one_line_in_one_group(catalogue: ModuleType) -> None:
     head, *groups = catalogue.table(catalogue.pages()).split("\n## ")
     assert '<div id="filter"></div>' in head
     assert [group.split("\n")[0] for group in groups] == list(catalogue.GROUPS.values())
-    rows = [line for group in groups for line in group.split("\n") if line.startswith("| **")]
+    rows = [line for group in groups for line in group.split("\n") if line.startswith("| [**")]
     assert sorted(line.split("**")[1] for line in rows) == recipes.names()
     for line in rows:
         name, purpose, *_ = (cell.strip() for cell in line.strip("|").split(" | "))
+        source = name.partition("](")[2].removesuffix(")")
+        assert (catalogue.TABLE.parent / source).is_file(), name
         assert len(purpose) > 10, name
         assert "arXiv" not in purpose, name
     replay = next(group for group in groups if group.startswith(catalogue.GROUPS["replay"]))
-    assert "| **arpo_gui** |" in replay
+    assert "| [**arpo_gui**](../python/agentrl_core/recipes/arpo_gui.py) |" in replay
     assert "| select, reward, loss, replay | reward.format |" in replay
 
 

@@ -16,12 +16,12 @@ TWICE = {
 
 
 def test_class_names_are_unique() -> None:
-    found: dict[str, set[str]] = defaultdict(set)
+    files_by_class: dict[str, set[str]] = defaultdict(set)
     for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyi")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
-                found[node.name].add(str(path.relative_to(PACKAGE)))
-    assert len(found) > 500
-    twice = {name: sorted(places) for name, places in found.items() if len(places) > 1}
+                files_by_class[node.name].add(str(path.relative_to(PACKAGE)))
+    assert len(files_by_class) > 500
+    twice = {name: sorted(places) for name, places in files_by_class.items() if len(places) > 1}
     assert not {name: places for name, places in twice.items() if name not in TWICE}
     assert twice.keys() == TWICE.keys(), "a name that no longer needs its reason"

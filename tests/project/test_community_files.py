@@ -15,13 +15,13 @@ ADDRESS = re.compile(r"[\w.+-]+@[\w-]+\.[a-z]{2,}", re.IGNORECASE)
 
 
 def loaded(path: Path) -> dict[Any, Any]:
-    found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert isinstance(found, dict)
-    return found
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert isinstance(content, dict)
+    return content
 
 
 def test_workflows_are_pinned_to_commits(root: Path) -> None:
-    found: dict[str, set[tuple[str, str]]] = {}
+    pins_by_action: dict[str, set[tuple[str, str]]] = {}
     workflows = list((root / ".github/workflows").glob("*.yml"))
     for path in workflows:
         text = path.read_text(encoding="utf-8")
@@ -30,10 +30,10 @@ def test_workflows_are_pinned_to_commits(root: Path) -> None:
         for action, version in uses:
             assert PINNED.fullmatch(action), f"{path.name}: {action}"
             assert re.fullmatch(r"v\d+\.\d+\.\d+", version), f"{path.name}: {action} does not name its version"
-            found.setdefault(action.partition("@")[0], set()).add((action, version))
+            pins_by_action.setdefault(action.partition("@")[0], set()).add((action, version))
     assert len(workflows) >= 2
-    assert len(found) >= 5
-    assert all(len(pins) == 1 for pins in found.values()), "one commit for each action"
+    assert len(pins_by_action) >= 5
+    assert all(len(pins) == 1 for pins in pins_by_action.values()), "one commit for each action"
 
 
 def test_workflows_get_no_more_than_they_need(root: Path) -> None:

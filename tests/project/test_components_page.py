@@ -36,9 +36,9 @@ def value(node: ast.expr) -> object:
 
 
 def component(text: str) -> Component:
-    made = value(ast.parse(text, mode="eval").body)
-    assert isinstance(made, Component)
-    return made
+    built = value(ast.parse(text, mode="eval").body)
+    assert isinstance(built, Component)
+    return built
 
 
 def test_the_page_is_found() -> None:
@@ -48,21 +48,21 @@ def test_the_page_is_found() -> None:
 
 @pytest.mark.parametrize("text", sorted(set(COMPONENT.findall(TEXT))))
 def test_every_component_and_option_exists(text: str) -> None:
-    made = component(text)
+    built = component(text)
     standard = ast.parse(text, mode="eval").body
     assert isinstance(standard, ast.Call)
     for option in standard.keywords:
-        assert getattr(made, str(option.arg)) == value(option.value)
+        assert getattr(built, str(option.arg)) == value(option.value)
 
 
 def test_gpg_divides_by_the_samples_that_have_a_gradient() -> None:
     batch = small([(0, [1]), (0, [1]), (1, [1]), (1, [1])], draw_score=[1.0, 0.0, 1.0, 1.0])
-    made = batch
+    result = batch
     for link in (*recipes.GPG.chain("advantage"), *recipes.GPG.chain("weight")):
         assert isinstance(link, BatchComponent)
-        made = link(made)
-    np.testing.assert_allclose(made.column("weight", "draw"), [2.0] * 4)
-    np.testing.assert_allclose(made.column("advantage", "draw"), [0.5, -0.5, 0.0, 0.0])
+        result = link(result)
+    np.testing.assert_allclose(result.column("weight", "draw"), [2.0] * 4)
+    np.testing.assert_allclose(result.column("advantage", "draw"), [0.5, -0.5, 0.0, 0.0])
     # verl counts the rewards that are not 0.
     verl = component(re.findall(r"verl counts [^`]*`([^`]*)`", TEXT)[0])
     assert isinstance(verl, BatchComponent)

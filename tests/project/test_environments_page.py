@@ -30,9 +30,9 @@ def test_an_environment_of_several_agents_keeps_the_protocol(capsys):
 def test_the_browser_plays_a_task(capsys):
     pytest.importorskip("miniwob")
     run("environments", only=2)
-    shown = capsys.readouterr().out
-    assert shown.startswith("Click button ONE.\nActions: click(x, y)")
-    assert shown.endswith("1.0\n")
+    output = capsys.readouterr().out
+    assert output.startswith("Click button ONE.\nActions: click(x, y)")
+    assert output.endswith("1.0\n")
 
 
 def test_the_environment_with_tools_runs(capsys):

@@ -119,10 +119,10 @@ def arrows() -> set[Arrow]:
     package = Path(__file__).parents[2] / "python" / ROOT
     sources = {name: path.read_text(encoding="utf-8") for name, path in modules(package).items()}
     named = {name: home.partition(":")[0] for name, home in agentrl_core._HOMES.items()}
-    found = arrows_of(sources, named)
-    assert {("collect.collector", "recipe"), ("update.updates", "_core"), (ROOT, "data.batch")} <= found
-    assert len(found) > 100
-    return found
+    edges = arrows_of(sources, named)
+    assert {("collect.collector", "recipe"), ("update.updates", "_core"), (ROOT, "data.batch")} <= edges
+    assert len(edges) > 100
+    return edges
 
 
 def test_every_module_has_a_layer(arrows: set[Arrow]) -> None:
@@ -138,12 +138,12 @@ def test_arrows_point_down(arrows: set[Arrow]) -> None:
 
 def test_few_modules_import_by_text() -> None:
     package = Path(__file__).parents[2] / "python" / ROOT
-    found = {
+    text_imports = {
         name
         for name, path in modules(package).items()
         if any(imported_by_text(node) is not None for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     }
-    assert found == BY_TEXT
+    assert text_imports == BY_TEXT
 
 
 def test_imports_have_no_cycle(arrows: set[Arrow]) -> None:
@@ -159,8 +159,8 @@ def test_imports_are_found_wherever_they_stand() -> None:
         "env.game": "import_module('agentrl_core.loss')",
         ROOT: "",
     }
-    found = arrows_of(sources, {"Batch": "data.batch"})
-    assert found == {
+    edges = arrows_of(sources, {"Batch": "data.batch"})
+    assert edges == {
         ("env.game", "loss"),
         ("data.batch", "model.pack"),
         ("model.pack", "data.batch"),
@@ -169,6 +169,6 @@ def test_imports_are_found_wherever_they_stand() -> None:
         ("loss", "_core"),
         ("loss", ROOT),
     }
-    assert upward(found) == {("data.batch", "model.pack"), ("model.pack", "loss"), ("loss", ROOT), ("env.game", "loss")}
-    assert set(circle(found) or []) == {"data.batch", "model.pack"}
-    assert circle(found - {("data.batch", "model.pack")}) is None
+    assert upward(edges) == {("data.batch", "model.pack"), ("model.pack", "loss"), ("loss", ROOT), ("env.game", "loss")}
+    assert set(circle(edges) or []) == {"data.batch", "model.pack"}
+    assert circle(edges - {("data.batch", "model.pack")}) is None

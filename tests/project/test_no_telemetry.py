@@ -25,7 +25,7 @@ MAY_CONNECT = {
 
 def imported(path: Path) -> set[str]:
     """Return the packages that a file imports, anywhere in it; `urllib.request` counts as `http`."""
-    found: set[str] = set()
+    packages: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -33,8 +33,8 @@ def imported(path: Path) -> set[str]:
             names = [node.module]
         else:
             continue
-        found |= {"http" if name.startswith("urllib.request") else name.partition(".")[0] for name in names}
-    return found
+        packages |= {"http" if name.startswith("urllib.request") else name.partition(".")[0] for name in names}
+    return packages
 
 
 def test_only_known_files_can_connect(root: Path) -> None:
@@ -90,12 +90,12 @@ print("no connection")
 
 
 def test_a_run_opens_no_connection(root: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "run")],
         env={"PYTHONPATH": str(root / "tests/support"), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("no connection\n")
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.endswith("no connection\n")

@@ -17,9 +17,9 @@ from agentrl_core import renames
 
 @pytest.fixture(scope="module")
 def stated(root: Path) -> str:
-    found = tomllib.loads((root / "Cargo.toml").read_text(encoding="utf-8"))["workspace"]["package"]["version"]
-    assert isinstance(found, str)
-    return found
+    stated_version = tomllib.loads((root / "Cargo.toml").read_text(encoding="utf-8"))["workspace"]["package"]["version"]
+    assert isinstance(stated_version, str)
+    return stated_version
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_every_row_of_the_versions_has_tests_and_a_floor(root: Path) -> None:
 def test_the_rows_of_old_and_new_names_end_in_names_that_are_there() -> None:
     """A page promises that old recipes open: the new names in the table exist."""
     table = renames.Renames.read()
-    found = 0
+    count = 0
     for new in table.sections["names"].values():
         module, _, name = new.rpartition(".")
         if not new.startswith("agentrl_core.") or not name[0].isupper():
@@ -101,5 +101,5 @@ def test_the_rows_of_old_and_new_names_end_in_names_that_are_there() -> None:
         spec = importlib.util.find_spec(module) if module.count(".") == 1 else None
         if spec is not None:
             assert hasattr(importlib.import_module(module), name), new
-            found += 1
-    assert found > 20
+            count += 1
+    assert count > 20

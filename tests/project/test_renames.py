@@ -319,10 +319,10 @@ store.close()
 
 @pytest.mark.parametrize(("before", "after"), FORMS.values(), ids=FORMS)
 def test_each_form_is_rewritten_once(before: str, after: str) -> None:
-    made = rename.rewrite_python(before.encode(), TABLE)
-    assert made.text.decode() == after
-    assert made.problems == []
-    assert rename.rewrite_python(made.text, TABLE) == made
+    result = rename.rewrite_python(before.encode(), TABLE)
+    assert result.text.decode() == after
+    assert result.problems == []
+    assert rename.rewrite_python(result.text, TABLE) == result
 
 
 def test_code_that_only_looks_similar_is_not_renamed() -> None:
@@ -338,9 +338,9 @@ store = arl.Store.open("run")
 store.view()
 metrics["seconds.old"]
 """
-    made = rename.rewrite_python(source.encode(), TABLE)
-    assert made.text.decode() == source
-    assert [(each.line, each.text) for each in made.problems] == [
+    result = rename.rewrite_python(source.encode(), TABLE)
+    assert result.text.decode() == source
+    assert [(each.line, each.text) for each in result.problems] == [
         (2, "bring: removed; call collector.import_trajectories(...)"),
         (3, "Texts: removed"),
         (5, "view: removed; view.Page.of(store)"),
@@ -349,9 +349,9 @@ metrics["seconds.old"]
 
 
 def test_a_file_that_is_not_python_is_reported() -> None:
-    made = rename.rewrite_python(b"import agentrl_core\ndef (\n", TABLE)
-    assert made.text == b"import agentrl_core\ndef (\n"
-    assert made.problems[0].line == 2
+    result = rename.rewrite_python(b"import agentrl_core\ndef (\n", TABLE)
+    assert result.text == b"import agentrl_core\ndef (\n"
+    assert result.problems[0].line == 2
 
 
 @pytest.mark.parametrize("indent", [1, 2])
@@ -408,9 +408,9 @@ component = "Window"
     after = before.replace("import Window", "import Page").replace("  Window(1)\n  store", "  Page(1)\n  store")
     after = after.replace("in Window(2)", "in Page(2)")
     after = after.replace('component = "Window"', 'component = "Page"')
-    made = rename.rewrite_page(before.encode(), TABLE)
-    assert made == (after.encode(), [])
-    assert rename.rewrite_page(after.encode(), TABLE) == made
+    result = rename.rewrite_page(before.encode(), TABLE)
+    assert result == (after.encode(), [])
+    assert rename.rewrite_page(after.encode(), TABLE) == result
 
 
 RECIPE = """\
@@ -448,10 +448,10 @@ def test_recipe_files_keep_their_form() -> None:
     after = after.replace('metric = "said.age"', 'metric = "tokens.staleness"').replace("actions", "hooks")
     after = after.replace("once = 4", "at = 4").replace("said.stale", "tokens.stale")
     after = after.replace("agentrl_core.rollout.context:Window", "agentrl_core.rollout.programs.page:Page")
-    made = rename.rewrite_recipe(RECIPE.encode(), Table.of(_with(NAMES, "agentrl_core.schedule.Stop.once", "at")))
-    assert made.text.decode() == after
-    assert made.problems == []
-    assert rename.rewrite_recipe(after.encode(), TABLE) == made
+    result = rename.rewrite_recipe(RECIPE.encode(), Table.of(_with(NAMES, "agentrl_core.schedule.Stop.once", "at")))
+    assert result.text.decode() == after
+    assert result.problems == []
+    assert rename.rewrite_recipe(after.encode(), TABLE) == result
 
 
 def _with(names: Renames, option: str, new: str) -> Renames:
@@ -465,9 +465,9 @@ def test_other_documents_stay() -> None:
 
 def test_a_removed_component_of_a_recipe_file_is_reported() -> None:
     text = b'name = "mine"\n[replay]\ncomponent = "Texts"\n'
-    made = rename.rewrite_recipe(text, TABLE)
-    assert made.text == text
-    assert "component 'Texts' was removed" in made.problems[0].text
+    result = rename.rewrite_recipe(text, TABLE)
+    assert result.text == text
+    assert "component 'Texts' was removed" in result.problems[0].text
 
 
 def test_files_of_a_folder_are_rewritten_in_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -480,16 +480,16 @@ def test_files_of_a_folder_are_rewritten_in_place(tmp_path: Path, capsys: pytest
     old, new = "from agentrl_core.rollout import Window\n", "from agentrl_core.rollout import Page\n"
     for name in ("one.py", ".hidden/two.py", "three.txt"):
         (inside / name).write_text(old)
-    given = [str(inside), "--table", str(table)]
-    assert rename.main([*given, "--check"]) == 1
+    arguments = [str(inside), "--table", str(table)]
+    assert rename.main([*arguments, "--check"]) == 1
     assert (inside / "one.py").read_text() == old
     assert capsys.readouterr().out == "1 files read, 1 would change, 0 places to change by hand\n"
-    assert rename.main(given) == 0
+    assert rename.main(arguments) == 0
     assert [(inside / name).read_text() for name in ("one.py", ".hidden/two.py", "three.txt")] == [new, old, old]
-    assert rename.main([*given, "--check"]) == 0
+    assert rename.main([*arguments, "--check"]) == 0
     (inside / "one.py").write_text("from agentrl_core import env\nenv.MCP\n")
     capsys.readouterr()
-    assert rename.main(given) == 1
+    assert rename.main(arguments) == 1
     assert capsys.readouterr().out == (
         f"{inside / 'one.py'}:2: MCP: removed\n1 files read, 0 changed, 1 places to change by hand\n"
     )

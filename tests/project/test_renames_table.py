@@ -37,9 +37,9 @@ def test_no_new_name_is_an_old_one(names: Renames) -> None:
 
 def test_every_new_name_exists(names: Renames) -> None:
     table = {**names.sections["modules"], **names.sections["names"]}
-    wanted = {new for new in table.values() if not is_removed(new)}
-    assert len(wanted) > 200
-    missing = sorted(new for new in wanted if resolved(new) is MISSING)
+    new_names = {new for new in table.values() if not is_removed(new)}
+    assert len(new_names) > 200
+    missing = sorted(new for new in new_names if resolved(new) is MISSING)
     assert not missing, f"{len(missing)} names of renames.toml lead nowhere: {missing}"
 
 
@@ -74,13 +74,13 @@ def resolved(path: str) -> Any:
     if not outer_path:
         return importlib.import_module(path)
     outer = resolved(outer_path)
-    found = getattr(outer, name, MISSING)
-    if found is MISSING and inspect.ismodule(outer):
+    value = getattr(outer, name, MISSING)
+    if value is MISSING and inspect.ismodule(outer):
         with contextlib.suppress(ImportError):
             return importlib.import_module(path)
-    if found is MISSING and inspect.isclass(outer):  # an attribute that instances have
+    if value is MISSING and inspect.isclass(outer):  # an attribute that instances have
         return any(name in vars(each).get("__annotations__", {}) for each in outer.__mro__) or MISSING
-    return found
+    return value
 
 
 @functools.cache
@@ -117,9 +117,9 @@ def test_every_public_name_of_before_works_or_is_in_the_table(names: Renames, pu
             parameters = parameters_of(value)
             owner, _, method = path.rpartition(".")
             is_method = owner.rpartition(".")[2][:1].isupper()
-            found = table.argument(owner, method, argument) if is_method else table.argument(path, "", argument)
-            gone = found is not None and is_removed(found)
+            new_argument = table.argument(owner, method, argument) if is_method else table.argument(path, "", argument)
+            removed = new_argument is not None and is_removed(new_argument)
             takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-            if not (gone or takes_all or argument in parameters or found in parameters):
+            if not (removed or takes_all or argument in parameters or new_argument in parameters):
                 lost.append(each)
     assert not lost, f"{len(lost)} names neither work nor are in renames.toml: {lost}"

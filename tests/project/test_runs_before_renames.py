@@ -56,8 +56,8 @@ def test_a_run_opens(runs: Path, expected: dict[str, Any], name: str) -> None:
         recipe = Recipe.from_dict(store.state["run"]["recipe"])
         assert recipe == {"search": runs_before_renames.search, "arpo": runs_before_renames.arpo}[name]()
         measured = pl.DataFrame(store.metrics)
-        wanted = {renames.table().metric(each) for each in ("said.consumed", "said.age", "collect.draws", "loss")}
-        assert wanted <= set(measured["name"])
+        metric_names = {renames.table().metric(each) for each in ("said.consumed", "said.age", "collect.draws", "loss")}
+        assert metric_names <= set(measured["name"])
         assert arl.scan(store).metrics.collect().sort("iteration", "name").equals(measured.sort("iteration", "name"))
 
 
@@ -69,28 +69,31 @@ def test_its_open_iteration_is_finished_as_if_nothing_had_happened(
     with arl.Store.open(runs / name) as store:
         iteration = store.iteration
         if name == "search":
-            kept = [record for record, _ in store.rollout_log(iteration).records()]
-            assert len([each for each in kept if b"/segment" in each]) > 4
+            records = [record for record, _ in store.rollout_log(iteration).records()]
+            assert len([each for each in records if b"/segment" in each]) > 4
             go_on(store, iteration + 1)
         else:
             assert store.has_batch(iteration)
             go_on(store, iteration + 1, closed=True)
-        found = json.loads(json.dumps(runs_before_renames.outcome(store, iteration)))
+        result = json.loads(json.dumps(runs_before_renames.outcome(store, iteration)))
         names = renames.table()
-        assert found["rows"] == expected[name]["rows"]
-        assert found["components"] == names.places(expected[name]["components"])
-        assert found["metrics"] == names.state({"metrics": expected[name]["metrics"]})["metrics"]
+        assert result["rows"] == expected[name]["rows"]
+        assert result["components"] == names.places(expected[name]["components"])
+        assert result["metrics"] == names.state({"metrics": expected[name]["metrics"]})["metrics"]
         assert store.verify() == []
 
 
 def test_recorded_segments_are_not_sampled_again(runs: Path, expected: dict[str, Any]) -> None:
     with arl.Store.open(runs / "search") as store:
-        kept = sum(b"/segment" in record for record, _ in store.rollout_log(store.iteration).records())
+        recorded_count = sum(b"/segment" in record for record, _ in store.rollout_log(store.iteration).records())
         collect, world = runs_before_renames.searching(store)
-        world.left = 10_000
+        world.remaining = 10_000
         collect(tasks=3, group_size=4)
         action = CODES["kind"].index("action")
-        assert 10_000 - world.left == [row["kind"] for row in expected["search"]["rows"]["nodes"]].count(action) - kept
+        assert (
+            10_000 - world.remaining
+            == [row["kind"] for row in expected["search"]["rows"]["nodes"]].count(action) - recorded_count
+        )
 
 
 @pytest.mark.parametrize("command", ["ls", "stats", "show", "verify", "watch", "view", "compare", "export"])
@@ -103,8 +106,8 @@ def test_commands_read_the_runs(runs: Path, command: str, tmp_path: Path, capsys
         "export": ["--to", str(tmp_path / "rows.parquet")],
     }
     assert main([command, str(runs / "search"), *more.get(command, [])]) == 0
-    said = capsys.readouterr().out
-    assert said or command in ("view", "export")
+    output = capsys.readouterr().out
+    assert output or command in ("view", "export")
 
 
 # Recipes
@@ -121,7 +124,9 @@ def test_recipes_are_read(tmp_path: Path) -> None:
     assert len(files) > 90
     for path in files:
         if path.stem in REDESIGNED:
-            with pytest.raises(RecipeError, match=f"recipe '{path.stem}': .* option '.*' is unknown; use one of"):
+            with pytest.raises(
+                RecipeError, match=f"recipe '{path.stem}': .* option '.*' is unknown; (use one of|did you mean)"
+            ):
                 Recipe.from_toml(path)
             continue
         recipe = Recipe.from_toml(path)
@@ -134,10 +139,10 @@ def test_recipes_are_read(tmp_path: Path) -> None:
 def test_rewritten_recipe_files_are_the_same_recipes(tmp_path: Path) -> None:
     table = Table.of(Renames.read())
     for path in unpack(tmp_path, "recipes").glob("*.toml"):
-        made = rename.rewrite(path, table)
-        assert made.problems == []
+        rewritten = rename.rewrite(path, table)
+        assert rewritten.problems == []
         if path.stem not in REDESIGNED:
-            assert Recipe.from_toml(made.text.decode()) == Recipe.from_toml(path)
+            assert Recipe.from_toml(rewritten.text.decode()) == Recipe.from_toml(path)
 
 
 # Made-up names, so that names are renamed whatever the table has
@@ -232,9 +237,9 @@ def test_a_component_that_was_removed_is_one_clear_error() -> None:
 def test_the_recipe_file_of_a_run_is_read(tmp_path: Path) -> None:
     lines = "".join(f"{name} = 0\n" for name in sorted(KEPT))
     (tmp_path / "recipe.toml").write_text(f"{TEXT}\n[train]\n{lines}")
-    found = begun(tmp_path)
-    assert found is not None
-    assert found[0] == Recipe.from_toml(TEXT)
+    start = begun(tmp_path)
+    assert start is not None
+    assert start[0] == Recipe.from_toml(TEXT)
 
 
 def test_old_names_of_a_store_are_todays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,12 +323,12 @@ def test_the_loop_of_the_readme_runs(code: Path, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("page", ["concepts", "howto/component", "howto/resume", "rollouts"])
 def test_the_code_of_a_page_runs(code: Path, page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = blocks(code / "docs" / f"{page}.md")
-    text = "\n".join(found if page != "rollouts" else found[:1])
+    code_blocks = blocks(code / "docs" / f"{page}.md")
+    text = "\n".join(code_blocks if page != "rollouts" else code_blocks[:1])
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(text, page, "exec", dont_inherit=True), names)
-    made = {"concepts": "batch", "howto/component": "ShortBonus", "howto/resume": "again", "rollouts": "batch"}
-    assert names[made[page]] is not None
+    result_names = {"concepts": "batch", "howto/component": "ShortBonus", "howto/resume": "again", "rollouts": "batch"}
+    assert names[result_names[page]] is not None
 
 
 @pytest.mark.parametrize("name", ["from_paper_to_recipe", "look_at_a_run", "own_rollout_program"])
@@ -343,6 +348,6 @@ def test_the_example_runs(code: Path, capsys: pytest.CaptureFixture[str]) -> Non
     # Tools that the chat template does not render are described in a system message now, which takes more tokens.
     path.write_text(text.replace("context_tokens=256", "context_tokens=1024"), encoding="utf-8")
     example = runpy.run_path(str(path))
-    found = example["learned"](0, iterations=1, rollouts=16, steps=40, held_out=3)
-    assert len(found["success"]) == 1
+    result = example["learned"](0, iterations=1, rollouts=16, steps=40, held_out=3)
+    assert len(result["success"]) == 1
     assert "seed 0 iteration 0 success" in capsys.readouterr().out

@@ -143,8 +143,8 @@ class Crate:
                     yield target
 
     def arrows(self) -> set[Arrow]:
-        found = {(module, self.home(path)) for module in self.parts for path in self.used(module)}
-        return {("/".join(source), "/".join(target)) for source, target in found if source != target}
+        edges = {(module, self.home(path)) for module in self.parts for path in self.used(module)}
+        return {("/".join(source), "/".join(target)) for source, target in edges if source != target}
 
 
 def crate_at(folder: Path) -> Crate:

@@ -44,10 +44,10 @@ def test_the_versions_are_those_of_the_lock_file(root: Path, named: dict[tuple[s
 
 
 def test_every_crate_that_the_binding_names_is_there(root: Path, named: dict[tuple[str, str], str]) -> None:
-    wanted: set[str] = set()
+    crates: set[str] = set()
     for path in (root / "crates").glob("*/Cargo.toml"):
-        wanted |= set(tomllib.loads(path.read_text(encoding="utf-8"))["dependencies"])
-    others = {name for name in wanted if not name.startswith("agentrl-")}
+        crates |= set(tomllib.loads(path.read_text(encoding="utf-8"))["dependencies"])
+    others = {name for name in crates if not name.startswith("agentrl-")}
     assert len(others) > 10
     assert others <= {name for name, _ in named}
 

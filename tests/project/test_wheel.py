@@ -45,9 +45,9 @@ def test_wheel_holds_the_typed_package_and_its_licences(wheel: Path) -> None:
 
 def kernels(root: Path) -> dict[str, bytes]:
     """Return the CUDA sources by their names in the package."""
-    found = {f"agentrl_core/cuda/{path.name}": path.read_bytes() for path in (root / "cuda").glob("*.cu")}
-    assert found
-    return found
+    sources = {f"agentrl_core/cuda/{path.name}": path.read_bytes() for path in (root / "cuda").glob("*.cu")}
+    assert sources
+    return sources
 
 
 def test_wheel_holds_the_kernels(wheel: Path, root: Path) -> None:
@@ -64,13 +64,13 @@ def test_source_archive_holds_the_kernels(root: Path, tmp_path: Path) -> None:
         "--manifest-path",
         str(root / "crates/agentrl-python/Cargo.toml"),
     ]
-    done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    completed = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
     (path,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         files = {name: archive.extractfile(name) for name in archive.getnames() if name.endswith(".cu")}
-        held = {name.partition("/python/")[2]: file.read() for name, file in files.items() if file is not None}
-    assert held == kernels(root)
+        contents = {name.partition("/python/")[2]: file.read() for name, file in files.items() if file is not None}
+    assert contents == kernels(root)
 
 
 def test_wheel_works_in_an_empty_environment(wheel: Path, root: Path, tmp_path: Path) -> None:
@@ -78,9 +78,9 @@ def test_wheel_works_in_an_empty_environment(wheel: Path, root: Path, tmp_path: 
     subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, tmp_path], check=True)
     subprocess.run([uv, "pip", "install", "--quiet", "--python", python, wheel], check=True)
     command = [python, "-I", root / "tests" / "smoke.py"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith(" works\n")
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.endswith(" works\n")
 
 
 def test_release_wheel_is_small(wheel: Path, measured: Callable[[str], None]) -> None:

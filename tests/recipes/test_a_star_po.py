@@ -28,10 +28,10 @@ def test_advantages_are_against_the_optimal_value() -> None:
     collect.end_iteration(first, {})
     table = first.trajectories
     surveyed: dict[str, list[float]] = {}
-    drawn = set(first.column("trajectory_id", "draw").tolist())
+    draw_ids = set(first.column("trajectory_id", "draw").tolist())
     ids = np.asarray(table.column("trajectory_id")).tolist()
     for number, task_id, reward in zip(ids, table.column("task_id"), table.column("reward"), strict=True):
-        if number not in drawn:
+        if number not in draw_ids:
             surveyed.setdefault(task_id, []).append(float(reward))
     assert [len(rewards) for rewards in surveyed.values()] == [8] * 6
     batch = A_STAR_PO.credit(collect(tasks=4, group_size=1))

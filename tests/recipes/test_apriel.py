@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from pools import pool, wanted
+from pools import pool, selection_request
 
 from agentrl_core.recipes import APRIEL
 from agentrl_core.select import ComposedSelector
@@ -14,9 +14,9 @@ def test_a_domain_that_was_kept_less_is_chosen_more() -> None:
     select, of = APRIEL.select, pool(60, ("code", "math"))
     assert isinstance(select, ComposedSelector)
     state = select.initial_state() | {"quota": {"realised": {"code": 0.8, "math": 0.2}}}
-    assert (select.choose(of, state, wanted(10), 1).rows % 2).sum() == 8
-    assert (select.choose(of, {}, wanted(10), 1).rows % 2).sum() == 5
+    assert (select.choose(of, state, selection_request(10), 1).rows % 2).sum() == 8
+    assert (select.choose(of, {}, selection_request(10), 1).rows % 2).sum() == 5
     # Hardly any rollout of math was kept: at most ten times its share, 5 against 0.5 * 0.5025.
     state = select.initial_state() | {"quota": {"realised": {"code": 0.995, "math": 0.005}}}
     expected = 10 * 5.0 / (5.0 + 0.5 * 0.5 / 0.995)
-    assert (select.choose(of, state, wanted(10), 1).rows % 2).sum() == np.round(expected) == 10
+    assert (select.choose(of, state, selection_request(10), 1).rows % 2).sum() == np.round(expected) == 10

@@ -54,11 +54,11 @@ def sigma(x: float) -> float:
 
 def test_effort_of_a_hard_task_by_hand() -> None:
     # One of four succeeds: hard. The 0.95-quantiles of 0 and 1 are 1, so uncertain tokens explore; T = 5.
-    made = ExplorationEffort(width=1)(explored([2, 4, 6, 8], [0, 0, 0, 1]))
-    assert column(made, "exploring_tokens") == [2.0, 4.0, 6.0, 8.0]
+    scored = ExplorationEffort(width=1)(explored([2, 4, 6, 8], [0, 0, 0, 1]))
+    assert column(scored, "exploring_tokens") == [2.0, 4.0, 6.0, 8.0]
     cap, margin = 0.5 * 1.2, 0.35 * 5
     failures = [cap * sigma(max(n - 5 - margin, 0.0) / 3.0) for n in (2, 4, 6)]
-    close(column(made), [*failures, 1.0 + cap * sigma((8 - 5 + margin) / 3.0)])
+    close(column(scored), [*failures, 1.0 + cap * sigma((8 - 5 + margin) / 3.0)])
     few = ExplorationEffort(width=1)(explored([1, 9, 9, 9], [1, 0, 0, 0]))
     # d = 1 - 7 = -6, M = 2.45, and 3.55 is below the knee of 4.
     close(column(few)[0], 1.0 - 0.5 * cap * (3.55**2 / 8.0) / (2.45 + 4.0))
@@ -79,14 +79,14 @@ def test_effort_of_easy_and_medium_tasks_by_hand() -> None:
 def test_targets_coefficients_and_the_threshold_follow_the_batches() -> None:
     component = ExplorationEffort(width=1, momentum=0.5, step_size=0.05)
     batches = [explored([4, 4], [0, 0]), explored([8, 8], [0, 0]), explored([8, 8], [1, 1])]
-    made, states = run(component, batches)
+    scored, states = run(component, batches)
     assert [state["threshold"] for state in states] == [1.0] * 3
     assert states[0]["targets"] == [None, None, 4.0]
     assert states[1]["targets"] == [None, None, 6.0]
     # More exploration than the target of a hard task lowers the coefficient.
     close(states[1]["coefficients"], [0.5, 0.5, 0.5 - 0.05 * 4.0])
     assert states[2]["targets"] == [8.0, None, 6.0]
-    close(column(made[1]), [0.6 * sigma((4.0 - 1.4) / 3.0)] * 2)
+    close(column(scored[1]), [0.6 * sigma((4.0 - 1.4) / 3.0)] * 2)
     _, still = run(ExplorationEffort(width=1, target="batch"), batches)
     close(still[1]["coefficients"], [0.5] * 3)
 
@@ -100,22 +100,22 @@ def test_exploring_tokens_against_a_loop(seed: int) -> None:
     entropy, trigger = batch.column("entropy", "token"), batch.column("trigger", "token")
     windows: dict[int, list[tuple[float, bool]]] = {}
     for draw in plain(batch):
-        own = [token.row for token in draw.tokens if token.trained]
+        rows = [token.row for token in draw.tokens if token.trained]
         if draw.valid:
             windows[draw.row] = [
-                (float(np.mean([entropy[row] for row in own[place : place + 3]])), bool(trigger[own[place]]))
-                for place in range(len(own))
+                (float(np.mean([entropy[row] for row in rows[place : place + 3]])), bool(trigger[rows[place]]))
+                for place in range(len(rows))
             ]
-    threshold = np.median([np.quantile([w for w, _ in own], 0.95) for own in windows.values()])
+    threshold = np.median([np.quantile([w for w, _ in rows], 0.95) for rows in windows.values()])
     expected = [
         sum(w >= threshold and marked for w, marked in windows[draw]) if draw in windows else math.nan
         for draw in range(batch.num_draws)
     ]
     success = batch.with_columns("draw", success=np.ones(batch.num_draws))
-    made = ExplorationEffort(width=3, trigger="trigger")(success)
-    close(column(made, "exploring_tokens"), expected)
+    scored = ExplorationEffort(width=3, trigger="trigger")(success)
+    close(column(scored, "exploring_tokens"), expected)
     unscored = ~np.isfinite(batch.column("score", "draw"))
-    assert np.isnan(made.column("score", "draw")[unscored]).all()
+    assert np.isnan(scored.column("score", "draw")[unscored]).all()
 
 
 def test_effort_that_is_not_possible() -> None:

@@ -31,8 +31,8 @@ def test_a_stored_success_takes_the_place_of_the_first_member(tmp_path: Path) ->
         state = inject.next(inject.initial_state(), keep(store, grow(0, {"t": [0.05, 1.0, 0.4, 0.0]})))
         assert state["memory"]["trajectory_id"].tolist() == [1, 2]
         failed = grow(1, {"t": [0.0, 0.0, 0.0, 0.0]})
-        drawn = {int(inject.inject(state, failed, key).trajectory_ids[0]) for key in range(40)}  # type: ignore[union-attr]
-        assert drawn == {1, 2}, "either, by the key"
+        injected = {int(inject.inject(state, failed, key).trajectory_ids[0]) for key in range(40)}  # type: ignore[union-attr]
+        assert injected == {1, 2}, "either, by the key"
         for nearly in ([0.2] * 4, [0.0, 0.0, 0.0, 0.15]):
             # mean 0.2 is not below 0.2; mean 0.0375, but std sqrt(3) / 4 * 0.15 = 0.065 is not below 0.05
             assert inject.inject(state, grow(1, {"t": nearly}), key=0) is None
@@ -57,10 +57,10 @@ class Forgetting(SmallWorld):
     """Solves its tasks in iteration 0 occasionally, and never again."""
 
     def __init__(self) -> None:
-        super().__init__(self.answered)
+        super().__init__(self.outcome)
         self.forgotten = False
 
-    def answered(self, task: Task, seed: int, actions: list[str]) -> StepResult:
+    def outcome(self, task: Task, seed: int, actions: list[str]) -> StepResult:
         del task, actions
         won = not self.forgotten and seed % 2 == 0
         return StepResult(reward=float(won), terminated=True, success=won)
@@ -110,13 +110,13 @@ def test_a_run_trains_stored_successes(tmp_path: Path, layout: str) -> None:
 
 
 def test_tasks_that_the_first_model_never_solves_leave_the_pool(tmp_path: Path) -> None:
-    asked: Counter[str] = Counter()
+    attempts: Counter[str] = Counter()
 
     def graded(task: Task, seed: int, actions: list[str]) -> StepResult:
         """Task 0 is never solved, task 1 once and never again, task 2 always."""
         del seed, actions
-        asked[task.task_id] += 1
-        success = task.task_id == "train 2" or (task.task_id == "train 1" and asked[task.task_id] == 1)
+        attempts[task.task_id] += 1
+        success = task.task_id == "train 2" or (task.task_id == "train 1" and attempts[task.task_id] == 1)
         return StepResult(reward=float(success), terminated=True, success=success)
 
     recipe = ARPO_GUI.replace(reward=ARPO_GUI.chain("reward")[0])
@@ -124,11 +124,11 @@ def test_tasks_that_the_first_model_never_solves_leave_the_pool(tmp_path: Path) 
     with Store.open(tmp_path / "run") as store:
         collect = Collector(world, world, recipe, store=store, seed=2, task_pool=3)
         first = collect(tasks=1, group_size=2)
-        assert sum(asked.values()) == 3 * 16 + 2, "a survey of each task and one group"
+        assert sum(attempts.values()) == 3 * 16 + 2, "a survey of each task and one group"
         assert first.num_draws == 2, "surveys are not trained"
         collect.end_iteration(first, {})
         for _ in range(2):
             batch = collect(tasks=2, group_size=2)
             assert set(batch.texts("task_id", "draw")) == {"train 1", "train 2"}
             collect.end_iteration(batch, {})
-    assert asked["train 0"] <= 18
+    assert attempts["train 0"] <= 18

@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from referee_game import GameWorld, Says
+from referee_game import GameWorld, NumberEngine
 from riddles import RIGHT, Riddle, Riddles, check_resumes, solve, step
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import engine, recipes
@@ -41,11 +41,13 @@ def by_turn(context: str, request: engine.Request) -> str:
 
 def test_each_turn_starts_from_the_best_candidate_of_the_previous_turn() -> None:
     run = solve(TurnCandidates(candidates=3, turns=3), by_turn, world=StepWorld(), group_size=1)
-    assert run.asked == 9
+    assert run.num_requests == 9
     assert len(run.drawn) == 9
     turns = run.fact("turn")
     assert sorted(turns) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    of_turn = {turn: [row for row, own in zip(run.drawn, turns, strict=True) if own == turn] for turn in range(3)}
+    of_turn = {
+        turn: [row for row, row_turn in zip(run.drawn, turns, strict=True) if row_turn == turn] for turn in range(3)
+    }
     best: list[str] = []
     for turn in range(3):
         rows = [(row, [action for action in row.actions if action]) for row in of_turn[turn]]
@@ -65,10 +67,10 @@ def test_each_turn_starts_from_the_best_candidate_of_the_previous_turn() -> None
 
 
 def test_a_joint_move_is_a_candidate() -> None:
-    heard = Heard(Says())
+    recorder = RecordingEngine(NumberEngine())
     recipe = recipes.AT_GRPO.replace(rollout=TurnCandidates(agents=("one", "two", "referee"), candidates=2, turns=4))
-    batch = arl.Collector(heard, GameWorld(), recipe, task_pool=4)(tasks=1, group_size=1)
-    assert check_sampled(batch, heard) > 0
+    batch = arl.Collector(recorder, GameWorld(), recipe, task_pool=4)(tasks=1, group_size=1)
+    assert check_sampled(batch, recorder) > 0
     turns, agents = batch.column("turn", "draw").tolist(), batch.keys("agent", "draw").tolist()
     # Both players have turns 0 and 2, the referee 1 and 3; each has two candidates.
     assert sorted(turns) == [0] * 4 + [1] * 2 + [2] * 4 + [3] * 2
@@ -85,7 +87,7 @@ def test_budgets(candidates: int, turns: int, size: int, seed: int) -> None:
 
     program = TurnCandidates(candidates=candidates, turns=turns)
     run = solve(program, speak, world=StepWorld(), group_size=size, seed=seed)
-    assert run.asked <= program.final_group_size(size)
+    assert run.num_requests <= program.final_group_size(size)
     assert len(run.drawn) <= program.final_group_size(size)
     groups = list(zip(run.fact("instance"), run.fact("turn"), strict=True))
     assert all(groups.count(each) == candidates for each in groups)

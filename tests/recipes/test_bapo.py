@@ -45,8 +45,8 @@ def test_balanced_clip(target: float, measure: Literal["odds", "share"], first: 
 
 def test_balanced_clip_without_one_side() -> None:
     case = Case.random(5)
-    for sign, wanted in ((1.0, (0.6, 1.2)), (-1.0, (0.9, 3.0))):
+    for sign, expected in ((1.0, (0.6, 1.2)), (-1.0, (0.9, 3.0))):
         part = case.weight * case.advantage.abs() * sign
         case.streams["advantage_positive"], case.streams["advantage_negative"] = part.clamp(min=0), part.clamp(max=0)
         bounds = BalancedClip()(case.tokens(), case.logprob - case.old_logprob)
-        assert (bounds.lower.item(), bounds.upper.item()) == pytest.approx(wanted)
+        assert (bounds.lower.item(), bounds.upper.item()) == pytest.approx(expected)

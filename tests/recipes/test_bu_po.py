@@ -31,14 +31,14 @@ def test_training_it_moves_the_lower_layers_the_embedding_and_the_head_of_the_mo
     model = tiny_model("qwen3", num_hidden_layers=4)
     internal_policy(model, 1)(IDS).logits.logsumexp(-1).sum().backward()
     moved = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
-    own = ("model.layers.0.", "model.layers.1.", "model.embed_tokens.", "lm_head.")
-    assert moved == {name for name, _ in model.named_parameters() if name.startswith(own)}
+    prefixes = ("model.layers.0.", "model.layers.1.", "model.embed_tokens.", "lm_head.")
+    assert moved == {name for name, _ in model.named_parameters() if name.startswith(prefixes)}
 
 
 def test_it_shares_all_its_parameters_with_the_model() -> None:
     model = tiny_model("qwen3", num_hidden_layers=4, tie_word_embeddings=True)
-    known = {id(parameter) for parameter in model.parameters()}
-    assert {id(parameter) for parameter in internal_policy(model, 1).parameters()} < known
+    model_parameters = {id(parameter) for parameter in model.parameters()}
+    assert {id(parameter) for parameter in internal_policy(model, 1).parameters()} < model_parameters
 
 
 def test_the_whole_model_stays_as_it_is() -> None:

@@ -24,15 +24,15 @@ def test_an_objective_that_falls_gets_a_weight() -> None:
     component = ConstrainedSum(
         columns="answer,style", slack=0.1, step_size=0.5, at_most=0.3, normalisation=plain_difference
     )
-    state, made = component.initial_state(), []
+    state, credited = component.initial_state(), []
     for batch in batches:
-        made.append(component.add_columns(state, batch))
-        state = json.loads(json.dumps(component.next(state, IterationRecord.of(made[-1]))))
+        credited.append(component.add_columns(state, batch))
+        state = json.loads(json.dumps(component.next(state, IterationRecord.of(credited[-1]))))
     # Floor 0.9: weights 0, then 0 (clipped from -0.05), then 0.5 * (0.9 - 0.2) cut to 0.3, and unchanged after that.
-    assert column(made[0], "advantage") == [0.5, -0.5]
-    assert column(made[1], "advantage") == [0.5, -0.5]
-    close(column(made[2], "advantage"), [0.5, -0.5])
-    close(column(made[3], "advantage"), [0.5 + 0.3 * 3.0, -0.5 - 0.3 * 3.0])
+    assert column(credited[0], "advantage") == [0.5, -0.5]
+    assert column(credited[1], "advantage") == [0.5, -0.5]
+    close(column(credited[2], "advantage"), [0.5, -0.5])
+    close(column(credited[3], "advantage"), [0.5 + 0.3 * 3.0, -0.5 - 0.3 * 3.0])
     assert state["floors"] == {"style": 0.9}
     assert state["weights"] == {"style": 0.0}
 

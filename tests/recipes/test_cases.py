@@ -30,26 +30,26 @@ def test_the_numbers_are_those_of_the_formula(case: Case, layout: str, seed: int
     assert agree(run(case, case.recipe, layout, seed), case.expected) == ""
 
 
-def tells(case: Case, mutant: Callable[[], Recipe]) -> bool:
+def changes_a_number(case: Case, mutant: Callable[[], Recipe]) -> bool:
     """Return whether a modified recipe gives other numbers, or raises."""
     try:
-        found = run(case, mutant(), "sequence", 0)
+        numbers = run(case, mutant(), "sequence", 0)
     except Exception:  # noqa: BLE001 - an entry that cannot run counts as different, too
         return True
-    return agree(found, case.expected) != ""
+    return agree(numbers, case.expected) != ""
 
 
 @pytest.mark.parametrize("name", sorted(OF_RECIPE))
 def test_every_option_and_link_matters(name: str) -> None:
-    told: dict[str, bool] = {}
+    noticed: dict[str, bool] = {}
     for case in OF_RECIPE[name]:
-        for said, mutant in mutants(case.recipe, (*COLLECTED, *MUTATED) if case.pool else MUTATED):
-            told[said] = told.get(said, False) or tells(case, mutant)
+        for description, mutant in mutants(case.recipe, (*COLLECTED, *MUTATED) if case.pool else MUTATED):
+            noticed[description] = noticed.get(description, False) or changes_a_number(case, mutant)
     idle = {place for case in OF_RECIPE[name] for place in case.idle}
-    untold = {said for said in told if not told[said]}
-    excused = {said for said in told if said.split(" = ")[0] in idle}
-    assert untold <= excused, f"no number of the cases of {name} changes with: {untold - excused}"
-    assert excused <= untold, f"the cases of {name} say that nothing changes with: {excused - untold}"
+    unnoticed = {description for description in noticed if not noticed[description]}
+    excused = {description for description in noticed if description.split(" = ")[0] in idle}
+    assert unnoticed <= excused, f"no number of the cases of {name} changes with: {unnoticed - excused}"
+    assert excused <= unnoticed, f"the cases of {name} say that nothing changes with: {excused - unnoticed}"
     assert len(excused) == len(idle), f"the cases of {name} excuse what the recipe does not set: {idle}"
 
 

@@ -40,11 +40,11 @@ UNUSED = {
 """Citations without such a use, each with its reason. A new one needs a reason; a stale one fails."""
 
 
-def names_in(value: Any, seen: set[int]) -> Iterator[str]:
+def names_in(value: Any, visited: set[int]) -> Iterator[str]:
     """Yield the classes of a value and its fields, with their bases."""
-    if id(value) in seen:
+    if id(value) in visited:
         return
-    seen.add(id(value))
+    visited.add(id(value))
     yield from (kind.__name__ for kind in type(value).__mro__)
     inner: Any = ()
     if is_dataclass(value):
@@ -54,18 +54,18 @@ def names_in(value: Any, seen: set[int]) -> Iterator[str]:
     elif isinstance(value, list | tuple | set | frozenset):
         inner = value
     for each in inner:
-        yield from names_in(each, seen)
+        yield from names_in(each, visited)
 
 
 def citations() -> set[tuple[str, str]]:
     """Return the classes of the phases that cite a paper, with its number."""
-    found = set()
+    result = set()
     for phase in PHASES:
         for path in (PACKAGE / phase).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    found |= {(node.name, number) for number in CITED.findall(ast.get_docstring(node) or "")}
-    return found
+                    result |= {(node.name, number) for number in CITED.findall(ast.get_docstring(node) or "")}
+    return result
 
 
 @pytest.mark.filterwarnings("ignore")  # other packages emit warnings when they are imported

@@ -35,17 +35,17 @@ class Masked(Riddles):
         observation = MASK * 6
 
         def __init__(self, seed: int) -> None:
-            self.seed, self.said = seed, ""
+            self.seed, self.text = seed, ""
 
         def step(self, action: str) -> StepResult:
-            self.said += action
-            if len(self.said) == 6:
+            self.text += action
+            if len(self.text) == 6:
                 right = self.seed % 2 == 1
                 return StepResult(reward=float(right), terminated=True, success=right)
-            return StepResult(self.said + MASK * (6 - len(self.said)))
+            return StepResult(self.text + MASK * (6 - len(self.text)))
 
         def state_key(self) -> bytes:
-            return self.said.encode()
+            return self.text.encode()
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class Unmasking(Rollout):
 def decoder(context: str, request: Request) -> str:
     """Unmask two letters of a state or three, depending on its first steps."""
     state = context.split("<|im_start|>user\n", 1)[1].split("<|im_end|>", 1)[0]
-    known = len(state.rstrip(MASK))
-    words = WORDS[3 if known in {2, 4} or (known == 0 and request.seed % 3) else 2]
-    return {sum(map(len, words[:place])): word for place, word in enumerate(words)}[known]
+    unmasked = len(state.rstrip(MASK))
+    words = WORDS[3 if unmasked in {2, 4} or (unmasked == 0 and request.seed % 3) else 2]
+    return {sum(map(len, words[:place])): word for place, word in enumerate(words)}[unmasked]
 
 
 RECIPE: Recipe = recipes.CJ_GRPO.replace(rollout=Unmasking())
@@ -73,17 +73,17 @@ RECIPE: Recipe = recipes.CJ_GRPO.replace(rollout=Unmasking())
 def test_the_context_of_each_decode_step_is_its_state() -> None:
     run = solve(RECIPE, decoder, world=Masked(), tasks=2, group_size=4)
     contexts, offsets = run.batch.contexts(), run.batch.offsets("step")
-    found = [TOKENIZER.decode(contexts.tokens[first:last]) for first, last in pairwise(contexts.offsets)]
+    texts = [TOKENIZER.decode(contexts.tokens[first:last]) for first, last in pairwise(contexts.offsets)]
     lengths = np.diff(offsets).tolist()
     assert set(lengths) == {2, 3}, "some decode in two steps, some in three"
-    wanted = []
+    expected = []
     for length in lengths:
-        known = ""
+        unmasked = ""
         for word in WORDS[length]:
-            state = known + MASK * (6 - len(known))
-            wanted.append(f"<|im_start|>user\n{state}<|im_end|>\n<|im_start|>assistant\n{word}<|im_end|>")
-            known += word
-    assert [text[text.index("<|im_start|>user") :].rstrip("\n") for text in found] == wanted
+            state = unmasked + MASK * (6 - len(unmasked))
+            expected.append(f"<|im_start|>user\n{state}<|im_end|>\n<|im_start|>assistant\n{word}<|im_end|>")
+            unmasked += word
+    assert [text[text.index("<|im_start|>user") :].rstrip("\n") for text in texts] == expected
     numbers = pl.DataFrame(run.batch.steps)["step"].to_list()
     assert sorted(numbers) == sorted(place for length in lengths for place in range(length)), "it has its number"
 
@@ -100,14 +100,14 @@ def test_ratios_use_the_state_of_their_step_and_steps_have_equal_weights() -> No
     reference = old - 0.5
     batch = batch.with_columns("token", reference_logprob=reference)
     tokens = batch.column("token", "token")
-    whole: Tensor = torch.zeros((), dtype=torch.float64)
+    expected: Tensor = torch.zeros((), dtype=torch.float64)
     draws = len(offsets) - 1
     for draw in range(draws):
         steps = range(offsets[draw], offsets[draw + 1])
         states = [MASK * 6, *WORDS[len(steps)]]
-        known = ""
+        unmasked = ""
         for place, step_ in enumerate(steps):
-            state = known + MASK * (6 - len(known))
+            state = unmasked + MASK * (6 - len(unmasked))
             prompt = TOKENIZER.apply_chat_template(
                 [{"role": "user", "content": state}], add_generation_prompt=True, return_dict=False
             )
@@ -119,12 +119,12 @@ def test_ratios_use_the_state_of_their_step_and_steps_have_equal_weights() -> No
             a = float(advantage[draw])
             clipped = torch.minimum(ratio * a, ratio.clamp(0.5, 1.5) * a)
             away = torch.from_numpy(reference[span]) - logprobs
-            whole = whole + (0.04 * (away.exp() - away - 1) - clipped).mean() / len(steps) / draws
-            known += states[place + 1]
+            expected = expected + (0.04 * (away.exp() - away - 1) - clipped).mean() / len(steps) / draws
+            unmasked += states[place + 1]
     [update] = RECIPE.replace(epochs=1).updates(batch)
     packs = list(update.pack(max_tokens=4096))
-    found = sum(update.loss(pack.run(policy), pack) for pack in packs)
-    torch.testing.assert_close(torch.as_tensor(found), whole, rtol=1e-5, atol=1e-7)
+    total = sum(update.loss(pack.run(policy), pack) for pack in packs)
+    torch.testing.assert_close(torch.as_tensor(total), expected, rtol=1e-5, atol=1e-7)
 
 
 def test_the_recipe_resumes_and_takes_optimizer_steps() -> None:

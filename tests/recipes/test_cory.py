@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 from riddles import RIGHT, WRONG, Riddles, check_resumes, script, solve, step
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -37,11 +37,11 @@ def test_both_of_a_pair_get_the_sum() -> None:
 
 
 def test_each_agent_samples_from_its_own_engine_and_roles_swap() -> None:
-    engines = {name: Heard(script(observers_know)) for name in ("first", "second")}
+    engines = {name: RecordingEngine(script(observers_know)) for name in ("first", "second")}
     world = Riddles()
     batch = arl.Collector(engines, world, recipes.CORY, task_pool=4)(tasks=1, group_size=2)
     assert check_sampled(batch, *engines.values()) > 0
-    assert [len(engine.said) for engine in engines.values()] == [2, 2]
+    assert [len(engine.exchanges) for engine in engines.values()] == [2, 2]
     assert sorted(batch.keys("agent", "draw").tolist()) == [0, 0, 1, 1]
     assert [PioneerObserver(swap_every=2).roles(iteration)[0] for iteration in range(5)] == [
         "first",

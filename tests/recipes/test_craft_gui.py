@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from pools import Story, pool, wanted
+from pools import Story, pool, selection_request
 
 import agentrl_core as arl
 from agentrl_core.component import IterationRecord
@@ -18,7 +18,7 @@ def test_stages_by_hand() -> None:
     of.column("attempts")
     of._columns["reference_steps"] = np.arange(90) % 12 + 1
     steps = of.column("reference_steps")
-    chosen = select.choose(of, {}, wanted(20), 4).rows
+    chosen = select.choose(of, {}, selection_request(20), 4).rows
     assert (steps[chosen] <= 3).all()
     story, state, stages = Story(), select.initial_state(), []
     empty = arl.Forest().freeze()
@@ -27,7 +27,7 @@ def test_stages_by_hand() -> None:
         state["stage"] = select.stage.next(state["stage"], visits, IterationRecord(iteration, empty, pool=of))
         stages.append(state["stage"]["stage"])
     assert stages == [0, 1]
-    chosen = select.choose(of, state, wanted(20, iteration=2), 4).rows
+    chosen = select.choose(of, state, selection_request(20, iteration=2), 4).rows
     # 0.85 and 0.15 of twenty rollouts.
     assert ((steps[chosen] > 3) & (steps[chosen] <= 8)).sum() == 17
     assert (steps[chosen] <= 3).sum() == 3

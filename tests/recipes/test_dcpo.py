@@ -15,10 +15,10 @@ from agentrl_core.recipes.dcpo import CumulativeStandardised, ProbabilityClip
 
 
 def test_cumulative_statistics() -> None:
-    found = visits(CumulativeStandardised(), [0.0, 0.0, 1.0, 1.0], [1.0] * 4, [0.0, 1.0, 1.0, 1.0])
-    close(found[0], [-1.0, -1.0, 1.0, 1.0], 1e-6)
-    close(found[1], [0.288675] * 4, 1e-6)
-    close(found[2], [-1.732051, 0.57735, 0.57735, 0.57735], 1e-6)
+    advantages = visits(CumulativeStandardised(), [0.0, 0.0, 1.0, 1.0], [1.0] * 4, [0.0, 1.0, 1.0, 1.0])
+    close(advantages[0], [-1.0, -1.0, 1.0, 1.0], 1e-6)
+    close(advantages[1], [0.288675] * 4, 1e-6)
+    close(advantages[2], [-1.732051, 0.57735, 0.57735, 0.57735], 1e-6)
 
 
 @pytest.mark.parametrize(

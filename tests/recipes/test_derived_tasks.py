@@ -49,18 +49,19 @@ def judging(share: float) -> Any:
 def test_spark_derives_tasks_from_the_outcomes_of_rollouts() -> None:
     def prompts(*answers: str, **options: Any) -> tuple[list[tuple[str, list[float]]], Any]:
         run = solve(JudgeAndReflect(**options), in_turn(*answers), group_size=2)
-        made = [row for row, recycled in zip(run.drawn, run.fact("recycled"), strict=True) if recycled]
+        derived = [row for row, recycled in zip(run.drawn, run.fact("recycled"), strict=True) if recycled]
         rewards = [reward for reward, new in zip(run.fact("reward"), run.fact("recycled"), strict=True) if new]
-        names = dict.fromkeys(row.prompt for row in made)
+        names = dict.fromkeys(row.prompt for row in derived)
         return [
-            (name, [reward for row, reward in zip(made, rewards, strict=True) if row.prompt == name]) for name in names
+            (name, [reward for row, reward in zip(derived, rewards, strict=True) if row.prompt == name])
+            for name in names
         ], run
 
     # All right: one is judged, and yes is right; there is no reflection.
     [(judged, rewards)], run = prompts(RIGHT, RIGHT, YES, NO)
     assert judged.startswith("riddle?\n\nAn answer:\nright\n\nIs it right?")
     assert rewards == [1.0, 0.0]
-    assert run.asked == 4
+    assert run.num_requests == 4
     # All wrong: no is right; and one is reflected on as a whole, which the environment pays.
     [(judged, rewards), (again, paid)], run = prompts(WRONG, WRONG, YES, NO, RIGHT, WRONG)
     assert "An answer:\nwrong\n" in judged
@@ -162,8 +163,8 @@ def test_ada_search_learns_both_ways_and_then_which() -> None:
     run = solve(SearchWhereNeeded(first_stage=0, samples=3), speak)
     assert sum(row.role == "helper" for row in run.rows) == 3
     assert run.fact("manner") == [2] * 4
-    said = [row.actions[0] for row in run.drawn]
-    assert run.fact("reward") == [float(text == "I search") for text in said]
+    actions = [row.actions[0] for row in run.drawn]
+    assert run.fact("reward") == [float(text == "I search") for text in actions]
 
 
 CASES: dict[str, Any] = {

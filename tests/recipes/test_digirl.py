@@ -18,7 +18,7 @@ def test_doubly_robust(kind: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     values = rng.uniform(size=len(batch.column("step", "step")))
     batch = batch.with_columns("step", value=values)
-    expected, kept = [], []
+    expected, keep = [], []
     for draw in plain(batch):
         rewards = [step.reward if np.isfinite(step.reward) else 0.0 for step in draw.steps]
         critic = [*(float(values[step.row]) for step in draw.steps), 0.0]
@@ -26,17 +26,17 @@ def test_doubly_robust(kind: str, seed: int) -> None:
             gain = critic[t + 1] + reward - critic[t]
             if kind == "paper":
                 share = 0.5 ** (len(rewards) - 1 - t)
-                made, bar = share * draw.score + (1.0 - share * draw.score) * gain, 0.1
+                advantage, bar = share * draw.score + (1.0 - share * draw.score) * gain, 0.1
             else:
-                made = gain - 0.05 + sum(0.5 ** (j - t) * rewards[j] for j in range(t, len(rewards)))
+                advantage = gain - 0.05 + sum(0.5 ** (j - t) * rewards[j] for j in range(t, len(rewards)))
                 bar = 0.0
-            expected.append(made if draw.valid else 0.0)
-            kept.append(draw.valid and made > bar)
-    found = DoublyRobust(kind=kind)(batch)
-    close(column(found, level="step"), expected)
-    assert not found.has("keep", "step")
-    filtered = ImitatedSteps(above=0.1 if kind == "paper" else 0.0)(found)
-    assert column(filtered, "keep", "step") == kept
+            expected.append(advantage if draw.valid else 0.0)
+            keep.append(draw.valid and advantage > bar)
+    credited = DoublyRobust(kind=kind)(batch)
+    close(column(credited, level="step"), expected)
+    assert not credited.has("keep", "step")
+    filtered = ImitatedSteps(above=0.1 if kind == "paper" else 0.0)(credited)
+    assert column(filtered, "keep", "step") == keep
     close(column(filtered, level="step"), expected)
     gains = []
     for draw in plain(batch):
@@ -44,7 +44,7 @@ def test_doubly_robust(kind: str, seed: int) -> None:
         gains += [
             draw.valid and (draw.score > 0.0 if kind == "paper" else any(rewards[t:])) for t in range(len(rewards))
         ]
-    assert column(found, "return", "step") == gains
+    assert column(credited, "return", "step") == gains
 
 
 def test_the_filter_keeps_only_steps_that_earlier_links_kept() -> None:
@@ -52,9 +52,9 @@ def test_the_filter_keeps_only_steps_that_earlier_links_kept() -> None:
     count = len(batch.column("step", "step"))
     batch = batch.with_columns("step", advantage=np.full(count, 0.5), keep=np.arange(count) % 2)
     assert [link.phase for link in DIGIRL.chain("weight")] == ["weight", "weight"]
-    kept = column(ImitatedSteps()(batch), "keep", "step")
-    assert kept == [draw.valid and step.row % 2 == 1 for draw in plain(batch) for step in draw.steps]
-    assert any(kept)
+    keep = column(ImitatedSteps()(batch), "keep", "step")
+    assert keep == [draw.valid and step.row % 2 == 1 for draw in plain(batch) for step in draw.steps]
+    assert any(keep)
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,9 @@ def distance(policy: PreTrainedModel, teacher: PreTrainedModel, batch: Batch) ->
     (update,) = recipes.GKD.updates(batch)
     (pack,) = update.pack(max_tokens=4096, model=policy)
     with torch.no_grad():
-        found = pack.run(policy, teacher=teacher, outputs=("divergence:1.0",)).divergence
-    assert found is not None
-    return float(found.mean())
+        divergence = pack.run(policy, teacher=teacher, outputs=("divergence:1.0",)).divergence
+    assert divergence is not None
+    return float(divergence.mean())
 
 
 @pytest.mark.parametrize(
@@ -107,21 +107,23 @@ def test_sdpo_trains_failures_on_a_teacher_prompted_with_a_successful_sibling() 
     teacher = copy.deepcopy(student)
     batch = rollouts(engine.Transformers(student, TOKENIZER), 0, rewards=(0.0, 0.0, 1.0))
     batch = recipes.SDPO.score(batch)
-    found = successful_siblings(batch)
+    siblings = successful_siblings(batch)
     score, groups = batch.column("score", "draw"), batch.keys("group_id", "draw")
-    assert np.array_equal(found == np.arange(batch.num_draws), score == 1.0)
-    assert (score[found] == 1.0).all()
-    assert (groups[found] == groups).all()
+    assert np.array_equal(siblings == np.arange(batch.num_draws), score == 1.0)
+    assert (score[siblings] == 1.0).all()
+    assert (groups[siblings] == groups).all()
     contexts = batch.contexts()
     answers = np.split(contexts.tokens, contexts.offsets[1:-1])
-    prompts = [[9, *answers[sibling].tolist(), *PROMPTS[group]] for sibling, group in zip(found, groups, strict=True)]
-    chosen = (score == 0.0) & (found >= 0)
+    prompts = [
+        [9, *answers[sibling].tolist(), *PROMPTS[group]] for sibling, group in zip(siblings, groups, strict=True)
+    ]
+    chosen = (score == 0.0) & (siblings >= 0)
     batch = annotate(batch, "teacher_logprob", teacher, top_k=64, prompts=prompts, draws=chosen)
     before = [each.detach().clone() for each in teacher.parameters()]
     optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
     batch = recipes.SDPO.credit(batch)
-    kept = np.repeat(np.repeat(chosen, np.diff(batch.offsets("step"))), np.diff(batch.offsets("token")))
-    assert np.array_equal(batch.column("keep", "token") != 0, kept)
+    keep = np.repeat(np.repeat(chosen, np.diff(batch.offsets("step"))), np.diff(batch.offsets("token")))
+    assert np.array_equal(batch.column("keep", "token") != 0, keep)
     updates = recipes.SDPO.updates(batch, models={"policy": student, "teacher": teacher})
     for update in updates:
         for pack in update.pack(max_tokens=4096, model=student):
@@ -162,12 +164,12 @@ def test_a_skill_in_the_prompt_trains_groups_with_equal_rewards() -> None:
     assert 0.1 < gates.mean() < 0.9
     assert gates.min() < updates.metrics["gate"] < gates.max()  # a mean over the rows that are run
     recipes.SDAR.run_hooks(updates)
-    for mine, theirs in zip(student.parameters(), teacher.parameters(), strict=True):
-        assert torch.equal(mine, theirs)
+    for student_parameter, teacher_parameter in zip(student.parameters(), teacher.parameters(), strict=True):
+        assert torch.equal(student_parameter, teacher_parameter)
 
 
 def test_recipes_are_whole() -> None:
-    whole = (recipes.GKD, recipes.ON_POLICY_DISTILLATION, recipes.SDPO, recipes.SDAR, recipes.TCOD, recipes.TURN_OPD)
-    for recipe in (*whole, TOP.replace(frozen=("teacher",))):
+    built_in = (recipes.GKD, recipes.ON_POLICY_DISTILLATION, recipes.SDPO, recipes.SDAR, recipes.TCOD, recipes.TURN_OPD)
+    for recipe in (*built_in, TOP.replace(frozen=("teacher",))):
         assert Recipe.from_toml(recipe.to_toml()) == recipe
         recipe.check()

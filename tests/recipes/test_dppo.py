@@ -18,15 +18,15 @@ from agentrl_core.recipes.dppo import DivergenceMask
 
 def dppo_tv(case: Case, ratio: Tensor, logprob: Tensor, t: int) -> Tensor:
     a, moved = case.advantage[t], logprob[t].exp() - case.old_logprob[t].exp()
-    kept = moved <= 0.05 if a > 0 else moved >= -0.04
-    return a * min(ratio[t].item(), 1.3) * logprob[t] * float(kept)
+    is_trained = moved <= 0.05 if a > 0 else moved >= -0.04
+    return a * min(ratio[t].item(), 1.3) * logprob[t] * float(is_trained)
 
 
 def dppo_kl(case: Case, ratio: Tensor, logprob: Tensor, t: int) -> Tensor:
     a, p, q = case.advantage[t], logprob[t].exp().item(), case.old_logprob[t].exp().item()
     divergence = q * math.log(q / p) + (1 - q) * math.log((1 - q + 1e-8) / (1 - p + 1e-8))
-    kept = divergence <= 0.02 or (p <= q if a > 0 else p >= q)
-    return a * min(ratio[t].item(), 1.3) * logprob[t] * float(kept)
+    is_trained = divergence <= 0.02 or (p <= q if a > 0 else p >= q)
+    return a * min(ratio[t].item(), 1.3) * logprob[t] * float(is_trained)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -77,7 +77,7 @@ def test_the_likeliest_tokens_of_a_model(kind: Literal["tv", "kl"], bound: float
     )
     recipe = recipes.DPPO.replace(loss=policy, minibatches=1, old_logprob="recomputed")
     [update] = recipe.updates(recipe.credit(batch))
-    found = sum(update.loss(pack.run(after), pack).item() for pack in update.pack(max_tokens=1000))
+    total = sum(update.loss(pack.run(after), pack).item() for pack in update.pack(max_tokens=1000))
 
     expected, masked = 0.0, 0
     for reward, action in ACTIONS.items():
@@ -91,4 +91,4 @@ def test_the_likeliest_tokens_of_a_model(kind: Literal["tv", "kl"], bound: float
             if not far:
                 expected -= (reward - 0.5) * math.exp(away) * other[sampled].item() / 7
     assert 0 < masked < 7
-    assert found == pytest.approx(expected, rel=1e-4)
+    assert total == pytest.approx(expected, rel=1e-4)

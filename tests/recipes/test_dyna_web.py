@@ -92,11 +92,11 @@ def test_the_expert_neither_votes_nor_is_clipped() -> None:
     for place in range(len(expert)):
         span = slice(tokens[offsets[place]], tokens[offsets[place + 1]])
         assert set(stream[span].tolist()) == {float(expert[place])}
-        mine = rewards[(groups == groups[place]) & ~expert]
+        group_rewards = rewards[(groups == groups[place]) & ~expert]
         if not expert[place]:
             # GRPO over the dreams alone: the sample standard deviation.
-            found = (rewards[place] - mine.mean()) / (mine.std(ddof=1) + 1e-6)
-            assert advantages[place] == pytest.approx(found, rel=1e-3, abs=1e-5)
+            expected = (rewards[place] - group_rewards.mean()) / (group_rewards.std(ddof=1) + 1e-6)
+            assert advantages[place] == pytest.approx(expected, rel=1e-3, abs=1e-5)
         else:
             assert advantages[place] == 0.0
 

@@ -21,8 +21,8 @@ def column(batch: Batch, name: str, level: str) -> list[float]:
     return batch.column(name, level).astype(float).tolist()
 
 
-def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+def close(actual: object, expected: object, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_steps_gated_by_confidence_by_hand() -> None:
@@ -40,22 +40,22 @@ def test_steps_gated_by_confidence_by_hand() -> None:
 def test_steps_gated_by_confidence(seed: int) -> None:
     batch = with_tokens(seed, entropy=1.0)
     entropy = means(batch, "entropy", "step")
-    known = [value for value in entropy if value is not None]
-    if not known:
+    finite = [value for value in entropy if value is not None]
+    if not finite:
         return
-    span = max(known) - min(known)
-    scaled = [None if h is None else (h - min(known)) / (span + 1e-8) if span else 0.0 for h in entropy]
+    span = max(finite) - min(finite)
+    scaled = [None if h is None else (h - min(finite)) / (span + 1e-8) if span else 0.0 for h in entropy]
     gates = [None if h is None else math.exp(-h) for h in scaled]
     middle = np.mean([gate for gate in gates if gate is not None])
-    advantage, row, made = batch.column("advantage", "draw").astype(float), 0, []
+    advantage, row, values = batch.column("advantage", "draw").astype(float), 0, []
     for draw in plain(batch):
         for step in draw.steps:
             gate, after = gates[step.row], None if step is draw.steps[-1] else scaled[step.row + 1]
             value = advantage[draw.row] * (1.0 if gate is None else gate / middle)
-            made.append(value + (0.1 * math.exp(-after) if after is not None else 0.0))
+            values.append(value + (0.1 * math.exp(-after) if after is not None else 0.0))
             row += 1
     valid = np.array([draw.valid for draw in plain(batch) for _ in draw.steps])
-    expected = np.where(valid, np.array(made) - np.array(made)[valid].mean(), 0.0)
+    expected = np.where(valid, np.array(values) - np.array(values)[valid].mean(), 0.0)
     close(column(StepConfidence()(batch), "advantage", "step"), expected, 1e-4)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from riddles import RIGHT, WRONG, Riddle, Riddles, check_resumes, script, told
+from riddles import RIGHT, WRONG, Riddle, Riddles, check_resumes, rows_of, script
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -17,7 +17,7 @@ from agentrl_core.recipes.env_gen import DesignedEnvironments, configurations
 from agentrl_core.rollout import read_notes
 
 TWO = 'One: {"question": "dig here"}, another: {"question": "dig there", "payload": {"depth": 2}}. {"no": 1} {'
-MADE = '{"question": "dig here"}\n{"question": "dig there", "payload": {"depth": 2}}'
+DESIGNED = '{"question": "dig here"}\n{"question": "dig there", "payload": {"depth": 2}}'
 """The environments of a cycle, as in the designer's prompt."""
 LONG = Sampling(max_tokens=512)
 
@@ -26,9 +26,9 @@ class Skilled(Riddles):
     """Tasks of two skills, whose questions name them."""
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
-        made = super().tasks(count, split=split, start=start)
+        tasks = super().tasks(count, split=split, start=start)
         skills = [("dig", "cut")[place % 2] for place in range(count)]
-        return [replace(task, question=skill, domain=skill) for task, skill in zip(made, skills, strict=True)]
+        return [replace(task, question=skill, domain=skill) for task, skill in zip(tasks, skills, strict=True)]
 
     def reset(self, task: Task, seed: int) -> Riddle:
         if "/designed" in task.task_id:
@@ -43,8 +43,8 @@ def speak(context: str, request: Request) -> str:
     if "Write 4 environments" in context:
         assert "dig: 0 %" in context
         assert "cut: 100 % +/- 0 %" in context
-        seen = context.partition("these environments:\n")[2].partition("\n\n")[0]
-        assert seen in ("", MADE, MADE.splitlines()[0])
+        shown_environments = context.partition("these environments:\n")[2].partition("\n\n")[0]
+        assert shown_environments in ("", DESIGNED, DESIGNED.splitlines()[0])
         return TWO
     return RIGHT if "cut" in context or "dig here" in context else WRONG
 
@@ -52,23 +52,23 @@ def speak(context: str, request: Request) -> str:
 def test_a_cycle_measures_skills_and_trains_on_designed_environments(tmp_path: Path) -> None:
     program = DesignedEnvironments(every=2, share=0.5, mixture="groups")
     recipe = recipes.ENV_GEN.replace(rollout=program)
-    found: list[Any] = []
+    iterations: list[Any] = []
     for _ in range(4):
         with arl.Store.open(tmp_path, sync="never") as store:
-            says = script(speak)
-            collect = arl.Collector(says, Skilled(), recipe, store=store, task_pool=64, seed=1, sampling=LONG)
+            engine = script(speak)
+            collect = arl.Collector(engine, Skilled(), recipe, store=store, task_pool=64, seed=1, sampling=LONG)
             batch = collect(tasks=12, group_size=2)
             state = store.state.get("components", {}).get("rollout[0].DesignedEnvironments", program.initial_state())
             collect.end_iteration(batch, {})
-        found.append((batch, state, told(batch)))
-    for batch, state, _ in found[:2]:
+        iterations.append((batch, state, rows_of(batch)))
+    for batch, state, _ in iterations[:2]:
         assert state["made"] == []
         assert not batch.column("designed", "draw").any()
-    first = found[1][1]["skills"]
+    first = iterations[1][1]["skills"]
     assert first == {"dig": [0], "cut": [100]}, "one iteration"
-    assert sum(row.role == "helper" for row in found[1][2]) == 1, "the designer is asked once a cycle"
-    assert [len(read_notes(batch, "environment")) for batch, _, _ in found] == [0, 2, 0, 2]
-    batch, state, _ = found[2]
+    assert sum(row.role == "helper" for row in iterations[1][2]) == 1, "the designer is asked once a cycle"
+    assert [len(read_notes(batch, "environment")) for batch, _, _ in iterations] == [0, 2, 0, 2]
+    batch, state, _ = iterations[2]
     assert state["skills"] == {}, "every cycle measures anew"
     assert state["made"] == [{"question": "dig here"}, {"question": "dig there", "payload": {"depth": 2}}]
     designed = batch.column("designed", "draw")
@@ -98,9 +98,9 @@ def test_a_cycle_starts_with_designed_tasks_and_continues_with_original_ones(tmp
 def test_half_of_the_groups_are_on_environments_that_were_written() -> None:
     """400 groups: 4 standard deviations of a fair coin are 40."""
     program = DesignedEnvironments(every=1, share=0.5, mixture="groups")
-    made = program.initial_state() | {"made": [{"question": "dig here"}]}
+    state = program.initial_state() | {"made": [{"question": "dig here"}]}
     collect = arl.Collector(script(speak), Skilled(), recipes.ENV_GEN.replace(rollout=program), task_pool=512)
-    collect._head = replace(collect._head, components={"rollout[0].DesignedEnvironments": made})
+    collect._head = replace(collect._head, components={"rollout[0].DesignedEnvironments": state})
     batch = collect(tasks=400, group_size=1)
     assert 160 <= batch.column("designed", "draw").sum() <= 240
 

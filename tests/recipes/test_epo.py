@@ -55,10 +55,14 @@ def rollouts(entropies: list[float], steps: list[int], *, known: bool = True) ->
     trajectory = forest.start(0, member=0)
     forest.append(trajectory, [1], kind="prompt")
     for number in sorted(set(steps)):
-        own = [entropy for entropy, step in zip(entropies, steps, strict=True) if step == number]
-        logprobs = [-1.0] * len(own)
+        step_entropies = [entropy for entropy, step in zip(entropies, steps, strict=True) if step == number]
+        logprobs = [-1.0] * len(step_entropies)
         forest.append(
-            trajectory, list(range(len(own))), kind="action", logprobs=logprobs, entropies=own if known else None
+            trajectory,
+            list(range(len(step_entropies))),
+            kind="action",
+            logprobs=logprobs,
+            entropies=step_entropies if known else None,
         )
         forest.step(trajectory)
     forest.finish(trajectory, reward=1.0)

@@ -38,9 +38,9 @@ def with_facts(recipe: Recipe) -> Batch:
     """
     batch = small([(0, [2, 1]), (0, [1])])
     links = [link for phase in PHASES for link in recipe.chain(phase)]
-    made = {name for link in links for _, name in link.makes} | {"score", "advantage", "return", "weight", "keep"}
+    produced = {name for link in links for _, name in link.makes} | {"score", "advantage", "return", "weight", "keep"}
     for column in dict.fromkeys([*(column for link in links for column in link.needs), *recipe.model_columns]):
-        if column.name not in made and not column.is_fact:
+        if column.name not in produced and not column.is_fact:
             rows = batch.num_draws if column.level == "draw" else int(batch.offsets(column.level)[-1])
             batch = batch.with_columns(column.level, **{column.name: np.ones(rows)})
     return batch
@@ -57,12 +57,12 @@ def test_a_file_holds_its_system(name: str) -> None:
     assert recipe.source in module.__doc__, "the docstring names the source"
     recipe.check(with_facts(recipe))
     assert Recipe.from_toml(recipe.to_toml()) == recipe
-    own = [
+    kinds = [
         kind
         for kind in vars(module).values()
         if isinstance(kind, type) and kind.__module__ == module.__name__ and not kind.__name__.startswith("_")
     ]
-    for kind in own:
+    for kind in kinds:
         if kind.__name__.startswith("_"):
             continue
         assert issubclass(kind, Component)

@@ -75,7 +75,7 @@ class Rollouts:
         """Return a value of each sampled token, row after row."""
         return [float(value) for value in values[self.mask > 0]]
 
-    def case(self, name: str, expected: Mapping[str, Any], **said: Any) -> Case:
+    def case(self, name: str, expected: Mapping[str, Any], **options: Any) -> Case:
         """Return the content of a case file."""
         lengths = self.lengths.tolist()
         members = [
@@ -93,7 +93,7 @@ class Rollouts:
             "members": members,
             "columns": {"token": columns},
             "policy": {"logprob": self.tokens(self.new)},
-            **said,
+            **options,
             "expect": expected,
         }
         recipe = recipes.get(name).replace(epochs=1, minibatches=1, **IN_VERL.get(name, {}))
@@ -101,9 +101,11 @@ class Rollouts:
 
     def advantage(self, estimator: str, rewards: Tensor | None = None, **options: Any) -> Tensor:
         """Return the result of an estimator of verl."""
-        given = self.rewards if rewards is None else rewards
-        found: Tensor = core_algos.get_adv_estimator_fn(estimator)(given.clone(), response_mask=self.mask, **options)[0]
-        return found
+        token_rewards = self.rewards if rewards is None else rewards
+        result: Tensor = core_algos.get_adv_estimator_fn(estimator)(
+            token_rewards.clone(), response_mask=self.mask, **options
+        )[0]
+        return result
 
     def loss(self, name: str, advantage: Tensor, aggregate: str, low: float, high: float) -> Callable[[Tensor], Tensor]:
         """Return the loss of one of verl's policy losses."""
@@ -124,55 +126,55 @@ class Rollouts:
 
 
 def grpo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    made = rollouts.advantage("grpo", index=rollouts.uid)
-    return made, rollouts.loss("vanilla", made, "token-mean", 0.2, 0.2)
+    advantage = rollouts.advantage("grpo", index=rollouts.uid)
+    return advantage, rollouts.loss("vanilla", advantage, "token-mean", 0.2, 0.2)
 
 
 def dr_grpo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    made = rollouts.advantage("grpo", index=rollouts.uid, norm_adv_by_std_in_grpo=False)
-    return made, rollouts.loss("vanilla", made, "seq-mean-token-sum", 0.2, 0.2)
+    advantage = rollouts.advantage("grpo", index=rollouts.uid, norm_adv_by_std_in_grpo=False)
+    return advantage, rollouts.loss("vanilla", advantage, "seq-mean-token-sum", 0.2, 0.2)
 
 
 def dapo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    made = rollouts.advantage("grpo", index=rollouts.uid)
-    return made, rollouts.loss("vanilla", made, "token-mean", 0.2, 0.28)
+    advantage = rollouts.advantage("grpo", index=rollouts.uid)
+    return advantage, rollouts.loss("vanilla", advantage, "token-mean", 0.2, 0.28)
 
 
 def rloo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    made = rollouts.advantage("rloo", index=rollouts.uid)
-    return made, rollouts.loss("gpg", made, "seq-mean-token-sum", 0.2, 0.2)  # - A log p, as the paper has it
+    advantage = rollouts.advantage("rloo", index=rollouts.uid)
+    return advantage, rollouts.loss("gpg", advantage, "seq-mean-token-sum", 0.2, 0.2)  # - A log p, as the paper has it
 
 
 def reinforce_plus_plus(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     price = 0.001 * core_algos.kl_penalty(rollouts.old, rollouts.reference, "k1") * rollouts.mask
-    made = rollouts.advantage("reinforce_plus_plus", rollouts.rewards - price, config=SimpleNamespace(gamma=1.0))
-    return made, rollouts.loss("vanilla", made, "token-mean", 0.2, 0.2)
+    advantage = rollouts.advantage("reinforce_plus_plus", rollouts.rewards - price, config=SimpleNamespace(gamma=1.0))
+    return advantage, rollouts.loss("vanilla", advantage, "token-mean", 0.2, 0.2)
 
 
 def reinforce_plus_plus_baseline(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    made = rollouts.advantage("reinforce_plus_plus_baseline", index=rollouts.uid)
-    policy = rollouts.loss("vanilla", made, "token-mean", 0.2, 0.2)
+    advantage = rollouts.advantage("reinforce_plus_plus_baseline", index=rollouts.uid)
+    policy = rollouts.loss("vanilla", advantage, "token-mean", 0.2, 0.2)
 
-    def whole(logprob: Tensor) -> Tensor:
+    def with_divergence(logprob: Tensor) -> Tensor:
         divergence = core_algos.kl_penalty(logprob, rollouts.reference, "k2")
         return policy(logprob) + 1e-5 * core_algos.agg_loss(divergence, rollouts.mask, "token-mean")
 
-    return made, whole
+    return advantage, with_divergence
 
 
 def gspo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    made = rollouts.advantage("grpo", index=rollouts.uid)
-    return made, rollouts.loss("gspo", made, "seq-mean-token-mean", 3e-4, 4e-4)
+    advantage = rollouts.advantage("grpo", index=rollouts.uid)
+    return advantage, rollouts.loss("gspo", advantage, "seq-mean-token-mean", 3e-4, 4e-4)
 
 
 def cispo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    made = rollouts.advantage("grpo", index=rollouts.uid)
-    return made, rollouts.loss("cispo", made, "token-mean", 1.0, 0.2)
+    advantage = rollouts.advantage("grpo", index=rollouts.uid)
+    return advantage, rollouts.loss("cispo", advantage, "token-mean", 1.0, 0.2)
 
 
 def sapo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    made = rollouts.advantage("grpo", index=rollouts.uid)
-    return made, rollouts.loss("sapo", made, "seq-mean-token-mean", 0.2, 0.2)
+    advantage = rollouts.advantage("grpo", index=rollouts.uid)
+    return advantage, rollouts.loss("sapo", advantage, "seq-mean-token-mean", 0.2, 0.2)
 
 
 def gpg(rollouts: Rollouts) -> tuple[None, Callable[[Tensor], Tensor]]:
@@ -180,13 +182,13 @@ def gpg(rollouts: Rollouts) -> tuple[None, Callable[[Tensor], Tensor]]:
     # part of verl's advantage, and a weight of ours.
     scores = torch.tensor([1.0, 0.125, 0.5, 0.25, 0.25, 0.75, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     rollouts.pay(scores)
-    made = rollouts.advantage("gpg", index=rollouts.uid)
-    return None, rollouts.loss("gpg", made, "token-mean", 0.2, 0.2)
+    advantage = rollouts.advantage("gpg", index=rollouts.uid)
+    return None, rollouts.loss("gpg", advantage, "token-mean", 0.2, 0.2)
 
 
 def opo(rollouts: Rollouts) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    made = rollouts.advantage("opo", index=rollouts.uid)
-    return made, rollouts.loss("gpg", made, "seq-mean-token-sum", 0.2, 0.2)  # - A log p
+    advantage = rollouts.advantage("opo", index=rollouts.uid)
+    return advantage, rollouts.loss("gpg", advantage, "seq-mean-token-sum", 0.2, 0.2)  # - A log p
 
 
 THEIRS: dict[str, Callable[[Rollouts], tuple[Tensor | None, Callable[[Tensor], Tensor]]]] = {
@@ -228,14 +230,14 @@ def test_advantages_and_losses_of_a_recipe_equal_those_of_verl(name: str, seed: 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_ppo_and_its_critic_equal_those_of_verl(seed: int, layout: Any) -> None:
     rollouts = Rollouts(seed)
-    made, target = core_algos.get_adv_estimator_fn("gae")(
+    advantage, target = core_algos.get_adv_estimator_fn("gae")(
         rollouts.rewards, values=rollouts.values, response_mask=rollouts.mask, gamma=1.0, lam=0.95
     )
     logprob, value = rollouts.new.clone().requires_grad_(), rollouts.new_values.clone().requires_grad_()
-    policy = rollouts.loss("vanilla", made, "token-mean", 0.2, 0.2)(logprob)
+    policy = rollouts.loss("vanilla", advantage, "token-mean", 0.2, 0.2)(logprob)
     critic, _ = core_algos.compute_value_loss(value, target, rollouts.values, rollouts.mask, 0.2)
     expected = {
-        "token": {"advantage": rollouts.tokens(made)},
+        "token": {"advantage": rollouts.tokens(advantage)},
         "loss": {"policy": policy.item(), "critic": critic.item()},
         "gradient": {
             "logprob": rollouts.tokens(torch.autograd.grad(policy, logprob)[0]),
@@ -277,12 +279,12 @@ def test_the_loss_of_dpo_equals_that_of_trl(seed: int, layout: Any) -> None:
     pairs, length = 3, 5
     logprob, reference = (torch.from_numpy(-rng.exponential(size=(2 * pairs, length))) for _ in range(2))
     prompt = torch.zeros(2 * pairs, 1, dtype=torch.int64)  # one token, without a score
-    said = torch.arange(3, 3 + length).expand(2 * pairs, length)
+    completions = torch.arange(3, 3 + length).expand(2 * pairs, length)
     totals = reference.sum(1)
     inputs = {
-        "input_ids": torch.cat([prompt, said], 1),
+        "input_ids": torch.cat([prompt, completions], 1),
         "attention_mask": torch.ones(2 * pairs, 1 + length),
-        "completion_mask": torch.cat([prompt, torch.ones_like(said)], 1),
+        "completion_mask": torch.cat([prompt, torch.ones_like(completions)], 1),
         "ref_chosen_logps": totals[:pairs],
         "ref_rejected_logps": totals[pairs:],
     }

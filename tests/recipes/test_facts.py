@@ -20,18 +20,18 @@ MEMBERS = {"rstar2": 32}
 """The number of rollouts of a task, if a recipe needs more than the usual six."""
 
 
-def wanted(recipe: Recipe) -> tuple[list[Column], list[Column]]:
+def needed_columns(recipe: Recipe) -> tuple[list[Column], list[Column]]:
     """Return the columns that the environment has to report, and those that only a model can make."""
-    made: set[str] = set()
-    said, asked = [], []
+    produced: set[str] = set()
+    reported, modelled = [], []
     for phase in PHASES:
         for link in recipe.chain(phase):
             # A loss of another stage runs on batches of its own.
             for column in link.needs if getattr(link, "stage", "update") == "update" else ():
-                if not column.is_fact and column.name not in made:
-                    (asked if column.model else said).append(column)
-            made |= {column.name for column in link.makes}
-    return list(dict.fromkeys(said)), list(dict.fromkeys(asked))
+                if not column.is_fact and column.name not in produced:
+                    (modelled if column.model else reported).append(column)
+            produced |= {column.name for column in link.makes}
+    return list(dict.fromkeys(reported)), list(dict.fromkeys(modelled))
 
 
 def declaration(columns: list[Column]) -> dict[str, ExtraColumn]:
@@ -47,15 +47,15 @@ def collected(facts: dict[str, ExtraColumn], members: int) -> Batch:
     rng = np.random.default_rng(0)
     forest = Forest(facts=by_level(facts))
 
-    def said(level: str) -> dict[str, float | str]:
-        found: dict[str, float | str] = {}
+    def facts_of(level: str) -> dict[str, float | str]:
+        values: dict[str, float | str] = {}
         for name, fact in facts.items():
             if fact.level == level:
                 # No item depends on itself, all steps are in one turn, and each group has a greedy answer.
                 fixed = {"greedy": 1.0, "turn": 0.0}.get(name, 0.0 if name.startswith("item_needs") else None)
                 value = float(rng.integers(0, 2)) if fixed is None else fixed
-                found[name] = f"answer {value}" if fact.kind == "key" else value
-        return found
+                values[name] = f"answer {value}" if fact.kind == "key" else value
+        return values
 
     for group in range(2):
         forest.add_group(group, f"task {group}")
@@ -66,14 +66,14 @@ def collected(facts: dict[str, ExtraColumn], members: int) -> Batch:
                 tokens = rng.integers(2, 9, 3)
                 numbers = rng.random(3)
                 forest.append(trajectory, tokens, kind="action", logprobs=-numbers, entropies=numbers, policy_version=0)
-                forest.step(trajectory, reward=float(rng.integers(0, 2)), facts=said("step"))
+                forest.step(trajectory, reward=float(rng.integers(0, 2)), facts=facts_of("step"))
                 forest.append(trajectory, [7], kind="observation", state=f"state {turn}")
-            forest.finish(trajectory, reward=float(member % 2), success=bool(member % 2), facts=said("trajectory"))
+            forest.finish(trajectory, reward=float(member % 2), success=bool(member % 2), facts=facts_of("trajectory"))
     return forest.freeze()
 
 
 def test_facts_that_recipes_need_from_their_environment() -> None:
-    names = {name: {column.name for column in wanted(recipes.get(name))[0]} for name in NAMES}
+    names = {name: {column.name for column in needed_columns(recipes.get(name))[0]} for name in NAMES}
     assert names["copo"] == names["seed_grpo"] == {"answer_cluster", "answer_parsed"}
     assert names["dyna_mind"] == {"refined"}
     assert names["rank_grpo"] == {"hit.0"}, "the spans of items are the user's to find"
@@ -89,15 +89,15 @@ def test_facts_that_recipes_need_from_their_environment() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_scores_and_credits_with_the_declared_facts(name: str) -> None:
     recipe = recipes.get(name)
-    said, asked = wanted(recipe)
-    facts = declaration(said)
+    reported, modelled = needed_columns(recipe)
+    facts = declaration(reported)
     recipe.check(facts=by_level(facts))
     # Programs report facts of their own.
     batch = recipe.score(collected({**facts, **recipe.rollout.facts}, MEMBERS.get(name, 6)))
     assert np.isfinite(batch.column("score", "draw")).any()
     for column in recipe.select.makes:
         batch = batch.with_columns("draw", **{column.name: np.full(batch.num_draws, 0.5)})
-    for column in asked:
+    for column in modelled:
         values = -np.ones(len(batch.column("trajectory_id", column.level)))
         batch = batch.with_columns(column.level, **{column.name: values})
     batch = recipe.credit(batch)
@@ -109,10 +109,10 @@ def test_a_recipe_scores_and_credits_with_the_declared_facts(name: str) -> None:
     recipe.next_states({}, IterationRecord.of(batch))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if wanted(recipes.get(name))[0]])
+@pytest.mark.parametrize("name", [name for name in NAMES if needed_columns(recipes.get(name))[0]])
 def test_it_is_refused_where_a_fact_is_missing(name: str) -> None:
     recipe = recipes.get(name)
-    facts = declaration(wanted(recipe)[0])
+    facts = declaration(needed_columns(recipe)[0])
     for missing in facts:
         rest = by_level({other: fact for other, fact in facts.items() if other != missing})
         message = (

@@ -29,18 +29,18 @@ def run(component: DifficultyScaled, batches: Sequence[Batch]) -> list[tuple[lis
 
     The updates read the losses of a batch together with the weights.
     """
-    state, made = component.initial_state(), []
+    state, results = component.initial_state(), []
     for batch in batches:
         closed = component.add_columns(state, batch)
-        seen = batch.column("loss", "draw") * closed.column("weight", "draw")
-        closed = closed.with_columns("draw", loss=seen)
+        weighted_loss = batch.column("loss", "draw") * closed.column("weight", "draw")
+        closed = closed.with_columns("draw", loss=weighted_loss)
         state = json.loads(json.dumps(component.next(state, IterationRecord.of(closed))))
-        made.append((closed.column("weight", "draw").astype(float).tolist(), state))
-    return made
+        results.append((closed.column("weight", "draw").astype(float).tolist(), state))
+    return results
 
 
-def close(found: object, expected: object) -> None:
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+def close(actual: object, expected: object) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
 
 
 def test_difficulty_by_hand() -> None:
@@ -99,12 +99,12 @@ def test_tasks_one_by_one(iterations: list[list[tuple[int, int, int]]], history:
     for draws in map(sorted, iterations):
         groups = [draw[0] for draw in draws]
         batches.append(lossy([float(draw[2]) for draw in draws], [draw[1] for draw in draws], groups))
-        own = {task: bins.get(f"task {task}", 1) for task in groups}
-        weights = [min(math.exp(0.65 * min(scores[own[task]], 3.0)), 15.0) for task in groups]
-        for place in set(own.values()):
-            means = [np.mean([d[2] for d in draws if d[0] == task]) for task in own if own[task] == place]
+        task_bins = {task: bins.get(f"task {task}", 1) for task in groups}
+        weights = [min(math.exp(0.65 * min(scores[task_bins[task]], 3.0)), 15.0) for task in groups]
+        for place in set(task_bins.values()):
+            means = [np.mean([d[2] for d in draws if d[0] == task]) for task in task_bins if task_bins[task] == place]
             scores[place] = 0.7 * scores[place] + 0.3 * float(np.mean(means))
-        for task, place in own.items():
+        for task, place in task_bins.items():
             name, won = f"task {task}", int(any(draw[1] for draw in draws if draw[0] == task))
             visits[name] = [*visits.get(name, []), won][-history:]
             share = sum(visits[name]) / len(visits[name])
@@ -118,8 +118,8 @@ def test_tasks_one_by_one(iterations: list[list[tuple[int, int, int]]], history:
         close(weights, weights_by_hand)
         close(state["scores"], scores_by_hand)
         assert dict(zip(state["tasks"], state["bins"], strict=True)) == bins_by_hand
-        known = [[won for won in row if won >= 0] for row in state["visits"]]
-        assert dict(zip(state["tasks"], known, strict=True)) == visits_by_hand
+        stored_visits = [[won for won in row if won >= 0] for row in state["visits"]]
+        assert dict(zip(state["tasks"], stored_visits, strict=True)) == visits_by_hand
 
 
 def test_a_missing_loss_or_score_leaves_the_weights_unchanged() -> None:

@@ -17,8 +17,8 @@ def column(batch: Batch, name: str, level: str) -> list[float]:
     return batch.column(name, level).astype(float).tolist()
 
 
-def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+def close(actual: object, expected: object, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_conflicting_tokens_by_hand() -> None:
@@ -30,10 +30,10 @@ def test_conflicting_tokens_by_hand() -> None:
     agreed = batch.with_columns("draw", score=np.ones(4, np.float32))
     assert column(ConflictTokens()(agreed), "weight", "token") == [1.0] * 9
     # Each of the three tokens of the first two draws conflicts; the others have nothing to be divided by.
-    counted = column(
+    weights = column(
         ConflictTokens(positive=3.0, negative=0.5, both_ends=False, per_count=True)(batch), "weight", "token"
     )
-    close(counted, [1.0] * 3 + [0.5 / 3] * 3 + [1.0] * 3)
+    close(weights, [1.0] * 3 + [0.5 / 3] * 3 + [1.0] * 3)
 
 
 def test_conflict_tokens_of_both_ends_count_once() -> None:
@@ -45,8 +45,8 @@ def test_conflict_tokens_of_both_ends_count_once() -> None:
         forest.append(trajectory, tokens, kind="action", logprobs=[-1.0] * 4)
         forest.finish(trajectory, reward=0.0)
     batch = forest.freeze().with_columns("draw", score=[1.0, 0.0])
-    found = column(ConflictTokens(per_count=True)(batch), "weight", "token")
-    assert found == [1.0, 0.5, 0.5, 1.0, 0.0, 0.5, 0.5, 0.0]
+    weights = column(ConflictTokens(per_count=True)(batch), "weight", "token")
+    assert weights == [1.0, 0.5, 0.5, 1.0, 0.0, 0.5, 0.5, 0.0]
 
 
 def test_conflicts_are_those_of_the_rewards() -> None:

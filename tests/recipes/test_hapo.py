@@ -9,7 +9,7 @@ import pytest
 import torch
 from cases import Case, agree, ppo, transcribed
 from riddles import RIGHT, WRONG, Riddles, check_resumes, script, solve, step
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 from torch import Tensor
 
 import agentrl_core as arl
@@ -57,21 +57,21 @@ def test_the_temperature_follows_the_last_iteration(tmp_path: Path) -> None:
     # 1.5 - (-1) = 2.5 and -1 - (-3) = 2.
     rule = EntropyTemperature(zero=-1.0, above=2.5, below=2.0, change=0.05)
     with arl.Store.open(tmp_path, sync="never") as store:
-        heard = Heard(script(unsure))
-        collect = arl.Collector(heard, Riddles(), recipes.HAPO, store=store, task_pool=64)
+        recorder = RecordingEngine(script(unsure))
+        collect = arl.Collector(recorder, Riddles(), recipes.HAPO, store=store, task_pool=64)
         samplings = []
         for _ in range(2):
             batch = collect(tasks=2, group_size=4)
-            assert check_sampled(batch, heard) > 0
-            samplings.append({request.sampling.by_entropy for request, _ in heard.said.values()})
-            heard.said.clear()
+            assert check_sampled(batch, recorder) > 0
+            samplings.append({request.sampling.by_entropy for request, _ in recorder.exchanges.values()})
+            recorder.exchanges.clear()
             assert step(recipes.HAPO, batch) > 0
             collect.end_iteration(batch, {})
     assert samplings[0] == {None}
-    [found] = samplings[1]
-    assert found is not None
+    [sampled_rule] = samplings[1]
+    assert sampled_rule is not None
     np.testing.assert_allclose(
-        [found.zero, found.above, found.below, found.change],
+        [sampled_rule.zero, sampled_rule.above, sampled_rule.below, sampled_rule.change],
         [rule.zero, rule.above, rule.below, rule.change],
         atol=1e-6,
     )
@@ -79,10 +79,10 @@ def test_the_temperature_follows_the_last_iteration(tmp_path: Path) -> None:
 
 def test_an_iteration_of_which_no_entropy_is_known_changes_nothing() -> None:
     batch = solve(recipes.HAPO, unsure).batch
-    known = {"zero": 1.0, "above": 2.0, "below": 3.0}
+    state = {"zero": 1.0, "above": 2.0, "below": 3.0}
     program = SampledByEntropy()
-    assert program.next(known, arl.component.IterationRecord(0, batch)) != known
-    assert program.next(known, arl.component.IterationRecord(0, arl.Forest().freeze())) == known
+    assert program.next(state, arl.component.IterationRecord(0, batch)) != state
+    assert program.next(state, arl.component.IterationRecord(0, arl.Forest().freeze())) == state
 
 
 def test_the_recipe_resumes_after_interrupts() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from imagining import first_turn
-from riddles import RIGHT, WRONG, Riddles, script, solve, step, told
+from riddles import RIGHT, WRONG, Riddles, rows_of, script, solve, step
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -19,7 +19,7 @@ LOOK = "look"
 PROGRAM = Imagine(actions=(RIGHT, WRONG, LOOK), gamma=0.5, horizon=3, least=0)
 
 
-def asked(context: str) -> str:
+def last_line(context: str) -> str:
     """Return the last line of a prompt."""
     return context.rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0].splitlines()[-1]
 
@@ -31,7 +31,7 @@ def test_values_by_hand(tmp_path: Path) -> None:
     def imagined(context: str, request: Request) -> str:
         """Return answers: look pays 0.2 and continues, right pays 1, wrong 0.4; the policy looks, then is right."""
         del request
-        last = asked(context)
+        last = last_line(context)
         questions.append(context)
         if last.endswith("action:"):
             return LOOK if "riddle?" in last else RIGHT
@@ -51,7 +51,7 @@ def test_values_by_hand(tmp_path: Path) -> None:
             )
             batch = loop(tasks=8, group_size=2)
             loop.end_iteration(batch, {})
-            return [row.actions[0] for row in told(batch) if row.role == "member"]
+            return [row.actions[0] for row in rows_of(batch) if row.role == "member"]
 
     first = collect(3)
     assert set(first) == {RIGHT, WRONG, LOOK}, "ties are broken by chance"
@@ -59,12 +59,12 @@ def test_values_by_hand(tmp_path: Path) -> None:
     # look: 0.2 + 0.5 * (the policy answers right after `go on`) 1 = 0.7; right: 1; wrong: 0.4.
     assert set(collect(3)) == {RIGHT}
     for predicted, outcome in (("done", ""), ("reward", " 0"), ("next", "")):
-        worlds = [text for text in questions if asked(text) == f"state: riddle?; action: {LOOK}; {predicted}:"]
+        worlds = [text for text in questions if last_line(text) == f"state: riddle?; action: {LOOK}; {predicted}:"]
         assert worlds
-        shown = worlds[0].rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0].splitlines()[:-1]
-        assert shown
-        alike = [line for line in shown if f"action: {LOOK}; {predicted}:{outcome}" in line]
-        assert alike == shown, "the same action alone"
+        lines = worlds[0].rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0].splitlines()[:-1]
+        assert lines
+        same_action = [line for line in lines if f"action: {LOOK}; {predicted}:{outcome}" in line]
+        assert same_action == lines, "the same action alone"
 
 
 @pytest.mark.parametrize(
@@ -96,18 +96,18 @@ STEPS = st.builds(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(STEPS, max_size=20), st.integers(1, 6))
-def test_examples_are_balanced(seen: list[_Transition], examples: int) -> None:
-    numbered = [each._replace(before=str(place)) for place, each in enumerate(seen)]
-    found = Imagine(examples=examples).balanced(numbered, lambda each: (each.reward, each.done))
-    own: dict[tuple[float, bool], list[_Transition]] = {}
+def test_examples_are_balanced(transitions: list[_Transition], examples: int) -> None:
+    numbered = [each._replace(before=str(place)) for place, each in enumerate(transitions)]
+    balanced = Imagine(examples=examples).balanced(numbered, lambda each: (each.reward, each.done))
+    by_outcome: dict[tuple[float, bool], list[_Transition]] = {}
     for each in numbered:
-        own.setdefault((each.reward, each.done), []).append(each)
-    most = min(max(map(len, own.values()), default=0), examples)
-    assert len(found) == most * len(own)
-    for outcome, whole in own.items():
-        shown = [each for each in found if (each.reward, each.done) == outcome]
-        newest = whole[-examples:]
-        assert shown == [newest[place % len(newest)] for place in range(most)], "the newest of each outcome, repeated"
+        by_outcome.setdefault((each.reward, each.done), []).append(each)
+    most = min(max(map(len, by_outcome.values()), default=0), examples)
+    assert len(balanced) == most * len(by_outcome)
+    for outcome, of_outcome in by_outcome.items():
+        chosen = [each for each in balanced if (each.reward, each.done) == outcome]
+        newest = of_outcome[-examples:]
+        assert chosen == [newest[place % len(newest)] for place in range(most)], "the newest of each outcome, repeated"
 
 
 @given(st.integers(1, 9), st.floats(0, 0.999), st.floats(0, 0.999))
@@ -130,7 +130,7 @@ def test_icpi_takes_an_optimizer_step() -> None:
 
     def speak(context: str, request: Request) -> str:
         del request
-        last = asked(context)
+        last = last_line(context)
         return LOOK if last.endswith("action:") else "yes" if last.endswith("done:") else "1"
 
     for seed in range(20):

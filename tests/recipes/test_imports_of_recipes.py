@@ -73,8 +73,10 @@ def is_public(module: str, name: str) -> bool:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_it_imports_public_names(path: Path) -> None:
-    found = {f"{module}.{name}" for module, name in imported(path) if not is_public(module, name)}
-    assert found <= OF_ONE_SYSTEM, f"export what more than one recipe needs: {sorted(found - OF_ONE_SYSTEM)}"
+    private_names = {f"{module}.{name}" for module, name in imported(path) if not is_public(module, name)}
+    assert private_names <= OF_ONE_SYSTEM, (
+        f"export what more than one recipe needs: {sorted(private_names - OF_ONE_SYSTEM)}"
+    )
 
 
 def test_names_of_one_system_are_used() -> None:

@@ -44,14 +44,14 @@ def test_step_rewards_are_against_the_policy_of_the_iteration() -> None:
     models = {name: torch.nn.Linear(1, 1, bias=False) for name in ("policy", "reward_model", "reward_reference")}
     models["policy"].weight.data.fill_(-0.35)
     models["reward_reference"].weight.data.fill_(-0.6)
-    found = []
+    rewards = []
     for _ in range(2):
         reference = models["reward_reference"].weight.item()
         columns = {"reward_model_logprob": [-0.4, -0.4], "reward_reference_logprob": [reference, reference]}
         batch = ISTAR.credit(small([(0, [1]), (0, [1])], draw_reward=[1.0, 0.0]).with_columns("token", **columns))
-        found.append(batch.column("process_reward", "step")[0])
+        rewards.append(batch.column("process_reward", "step")[0])
         updates = ISTAR.updates(batch, models=models)
         for update in updates:
             update.step(torch.optim.SGD(models[update.model].parameters(), lr=1.0))
         assert ISTAR.run_hooks(updates, **models).changed == ("reward_reference",)
-    assert found == pytest.approx([0.01, -0.0025])
+    assert rewards == pytest.approx([0.01, -0.0025])

@@ -11,17 +11,21 @@ from agentrl_core.engine import Request
 
 def researching(context: str, request: Request) -> str:
     """Return the actions: three rounds of reports, each based on the last one; then an answer by the seed."""
-    for done, following in (("third", RIGHT if request.seed % 2 else WRONG), ("second", "third"), ("first", "second")):
-        if done in context:
+    for report, following in (
+        ("third", RIGHT if request.seed % 2 else WRONG),
+        ("second", "third"),
+        ("first", "second"),
+    ):
+        if report in context:
             return following
     return "first"
 
 
 def test_the_context_of_a_round_contains_the_previous_round() -> None:
     run = solve(recipes.ITER_RESEARCH, researching, group_size=4)
-    found = run.batch.contexts()
+    contexts = run.batch.contexts()
     decode = TOKENIZER.decode
-    texts = [decode(found.tokens[a:b]) for a, b in zip(found.offsets, found.offsets[1:], strict=False)]
+    texts = [decode(contexts.tokens[a:b]) for a, b in zip(contexts.offsets, contexts.offsets[1:], strict=False)]
     assert all("riddle?" in text for text in texts)
     # The first two rounds lie in one context, each later one has its own.
     assert len(texts) == 4 * 3

@@ -19,10 +19,10 @@ def knapsack(rates: list[float], total: int, low: int, high: int) -> float:
     best = {0: 0.0}
     for rate in rates:
         following: dict[int, float] = {}
-        for spent, worth in best.items():
+        for cost, worth in best.items():
             for n in range(low, high + 1):
-                if spent + n <= total:
-                    following[spent + n] = max(following.get(spent + n, -1.0), worth + value(n, rate))
+                if cost + n <= total:
+                    following[cost + n] = max(following.get(cost + n, -1.0), worth + value(n, rate))
         best = following
     return max(best.values())
 
@@ -32,8 +32,8 @@ def test_no_knapsack_is_worth_more(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rates = rng.choice([0.0, 0.1, 0.3, 0.5, 0.8, 1.0], 6)
     counts = GreedyAllocator(low=2, high=20).counts({}, {"estimate": rates}, 48)
-    found = sum(value(int(n), float(p)) for n, p in zip(counts, rates, strict=True))
-    assert found == pytest.approx(knapsack(rates.tolist(), 48, 2, 20))
+    total = sum(value(int(n), float(p)) for n, p in zip(counts, rates, strict=True))
+    assert total == pytest.approx(knapsack(rates.tolist(), 48, 2, 20))
 
 
 def test_only_the_last_visit_counts() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from riddles import RIGHT, WRONG, Riddles, check_resumes, script, solve, step, told
-from sampled import Heard, check_sampled
+from riddles import RIGHT, WRONG, Riddles, check_resumes, rows_of, script, solve, step
+from sampled import RecordingEngine, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -28,16 +28,16 @@ LOGPROB = {"logprob": lambda paths: [-0.5 * len(path) for path in paths]}
 def iterations(recipe: Recipe, speakers: list[Any], folder: Path, **options: Any) -> list[Any]:
     """Return the rows of one iteration after the other, each with its own speaker and collector."""
     size = {"tasks": options.pop("tasks", 1), "group_size": options.pop("group_size", 2)}
-    found = []
+    results = []
     for speaker in speakers:
         with arl.Store.open(folder, sync="never") as store:
-            heard = Heard(script(speaker))
-            collect = arl.Collector(heard, Riddles(), recipe, store=store, task_pool=64, **options)
+            recorder = RecordingEngine(script(speaker))
+            collect = arl.Collector(recorder, Riddles(), recipe, store=store, task_pool=64, **options)
             batch = collect(**size)
-            check_sampled(batch, heard)
+            check_sampled(batch, recorder)
             collect.end_iteration(recipe.credit(batch) if recipe.reward is None else batch, {})
-            found.append((told(batch), batch))
-    return found
+            results.append((rows_of(batch), batch))
+    return results
 
 
 def test_experiences_of_a_group_are_shown_in_the_next_iteration(tmp_path: Path) -> None:
@@ -74,22 +74,22 @@ def test_experiences_of_a_group_are_shown_in_the_next_iteration(tmp_path: Path) 
     assert [row.prompt for row in after] == ["riddle?\n\nExperiences that may help:\n0: Say right."] * 2
     assert [row.actions for row in after] == [[RIGHT]] * 2
     # A group that is all right or all wrong sends no request.
-    assert solve(Experiences(), lambda *_: RIGHT).asked == 4
+    assert solve(Experiences(), lambda *_: RIGHT).num_requests == 4
 
 
 @pytest.mark.parametrize(("solution", "shown"), [((RIGHT,), f"Solution: {RIGHT}\n"), ((), "Solution: not given\n")])
 def test_a_group_is_compared_with_the_solution_in_sight(solution: tuple[str, ...], shown: str) -> None:
-    answers, seen = [RIGHT, WRONG], []
+    answers, is_shown = [RIGHT, WRONG], []
 
     def speak(context: str, request: Request) -> str:
         del request
         if "Sum up" in context or "What did the better" in context:
-            seen.append(shown in context)
+            is_shown.append(shown in context)
             return "insight"
         return answers.pop() if answers else "nothing"
 
     solve(Experiences(), speak, world=Riddles(solution), tasks=1, group_size=2, sampling=Sampling(max_tokens=512))
-    assert seen == [True] * 3
+    assert is_shown == [True] * 3
 
 
 def test_a_plan_is_applied_by_the_rules() -> None:
@@ -97,20 +97,20 @@ def test_a_plan_is_applied_by_the_rules() -> None:
         return {"operation": operation, "id": number, "text": text}
 
     program = Experiences()
-    known = ["a", "b", "c"]
-    assert program.applied(known, [edit("UPDATE", 1, "B"), edit("DELETE", 1, "-"), edit("DELETE", 7, "-")]) == [
+    experiences = ["a", "b", "c"]
+    assert program.applied(experiences, [edit("UPDATE", 1, "B"), edit("DELETE", 1, "-"), edit("DELETE", 7, "-")]) == [
         "a",
         "c",
     ]
-    assert program.applied(known, [edit("DELETE", 1, "-"), edit("UPDATE", 1, "B")]) == ["a", "c", "B"]
+    assert program.applied(experiences, [edit("DELETE", 1, "-"), edit("UPDATE", 1, "B")]) == ["a", "c", "B"]
     assert program.applied(
-        known, [edit("UPDATE", 9, "d"), edit("ADD", 0, "e"), edit("ADD", None), edit("DELETE", 0)]
+        experiences, [edit("UPDATE", 9, "d"), edit("ADD", 0, "e"), edit("ADD", None), edit("DELETE", 0)]
     ) == [
-        *known,
+        *experiences,
         "d",
         "e",
     ]
-    assert program.applied(known, [edit("UPDATE", 0, "A")]) == ["A", "b", "c"]
+    assert program.applied(experiences, [edit("UPDATE", 0, "A")]) == ["A", "b", "c"]
     assert operations('{"operation": "GROW"} {"operation": "ADD", "id": true, "text": "x"} [1]') == []
     with pytest.raises(InvalidInputError, match="note 'x' cannot be stored"):
         solve(Unkept(), lambda *_: RIGHT, group_size=1)
@@ -150,16 +150,16 @@ def test_arise_chooses_a_skill_and_makes_another(tmp_path: Path) -> None:
     assert read_notes(batch, "tried") == [["be right", 0.5]]
     assert batch.column("skill_used", "draw").tolist() == [0] * 8
     rows, batch = second
-    drawn = [row for row in rows if row.drawn]
-    assert [row.prompt for row in drawn] == ["A skill that may help:\nbe right\n\nriddle?"] * 8
+    draws = [row for row in rows if row.drawn]
+    assert [row.prompt for row in draws] == ["A skill that may help:\nbe right\n\nriddle?"] * 8
     assert batch.column("skill_used", "draw").tolist() == [1] * 8
     # Solved with a skill: 1 + 1.
     assert batch.column("score", "draw").tolist() == [2.0] * 8
     assert read_notes(batch, "used") == [["be right", 2.0]]
     assert read_notes(batch, "tried") == [], "no rollout is better than the mean"
     warm = recipe.replace(rollout=recipes.ARISE.rollout)
-    found = iterations(warm, [skilled, skilled], tmp_path / "warm", models=LOGPROB, group_size=8)
-    assert [batch.column("skill_used", "draw").any() for _, batch in found] == [False, False], "only skills are made"
+    results = iterations(warm, [skilled, skilled], tmp_path / "warm", models=LOGPROB, group_size=8)
+    assert [batch.column("skill_used", "draw").any() for _, batch in results] == [False, False], "only skills are made"
 
 
 def test_a_library_of_skills_by_hand() -> None:
@@ -170,18 +170,18 @@ def test_a_library_of_skills_by_hand() -> None:
         state.update(program.maintained(state, used, tried))
         return {name: [(skill["text"], round(skill["utility"], 3)) for skill in state[name]] for name in state}
 
-    found = after([["a", 1.0], ["b", 0.5]])
-    assert found == {"cache": [("a", 1.0), ("b", 0.5)], "reservoir": []}
+    skills = after([["a", 1.0], ["b", 0.5]])
+    assert skills == {"cache": [("a", 1.0), ("b", 0.5)], "reservoir": []}
     # c replaces b, which is the weakest.
     assert after([["c", 1.0]], used=(["a", 1.0],)) == {"cache": [("a", 1.0), ("c", 1.0)], "reservoir": [("b", 0.5)]}
     # a did not help: 0.9; still above b. Making it again changes nothing.
     assert after([["a", -1.0]], used=(["a", 0.0],))["cache"] == [("a", 0.9), ("c", 1.0)]
     for _ in range(6):  # 0.478: b comes back
-        found = after([], used=(["a", 0.0],))
-    assert dict(found["cache"]).keys() == {"b", "c"}
+        skills = after([], used=(["a", 0.0],))
+    assert dict(skills["cache"]).keys() == {"b", "c"}
     # Above the capacity of the reservoir the lowest is removed.
-    found = after([["d", -1.0], ["e", -0.5], ["f", -0.7]])
-    assert dict(found["reservoir"]).keys() == {"a", "e", "f"}
+    skills = after([["d", -1.0], ["e", -0.5], ["f", -0.7]])
+    assert dict(skills["reservoir"]).keys() == {"a", "e", "f"}
 
 
 def test_inspo_draws_an_instruction_and_replaces_the_worse(tmp_path: Path) -> None:
@@ -194,19 +194,21 @@ def test_inspo_draws_an_instruction_and_replaces_the_worse(tmp_path: Path) -> No
         del request
         return RIGHT if "be right" in context else WRONG
 
-    found = iterations(recipe, [speak] * 3, tmp_path, tasks=6, group_size=2)
-    for rows, batch in found[:1]:
+    results = iterations(recipe, [speak] * 3, tmp_path, tasks=6, group_size=2)
+    for rows, batch in results[:1]:
         used = batch.column("instruction", "draw").astype(int).tolist()
         texts = ("be wrong", "be right", "be so")
         assert [row.prompt for row in rows if row.drawn] == [f"{texts[place]}\n\nriddle?" for place in used]
     state = program.initial_state()
-    for _, batch in found[:2]:
+    for _, batch in results[:2]:
         before, state = state, program.next(state, IterationRecord.of(batch, iteration=0))
         used = batch.column("instruction", "draw")
         rewards = batch.column("reward", "draw")
         for place in range(3):
-            own = rewards[used == place]
-            assert state["weights"][place] == (own.mean() if len(own) else before["weights"][place])
+            instruction_rewards = rewards[used == place]
+            assert state["weights"][place] == (
+                instruction_rewards.mean() if len(instruction_rewards) else before["weights"][place]
+            )
     # p = softmax(w / 0.1): a weight of 1 against 0 is exp(10) times as likely.
     shares = program.probabilities({"texts": ["a", "b", ""], "weights": [1.0, 0.0, 9.0], "rollouts": [1, 1, 1]})
     np.testing.assert_allclose(shares, [1 / (1 + np.exp(-10)), np.exp(-10) / (1 + np.exp(-10)), 0.0])

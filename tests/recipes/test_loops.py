@@ -27,13 +27,13 @@ SAMPLES_NOTHING = {"bq_nco"}
 """Recipes whose trajectories are all given, so that no segment can be interrupted."""
 
 
-def whole(name: str, folder: Path) -> Loop:
+def uncut(name: str, folder: Path) -> Loop:
     """Run all iterations at once, in sequences; exactly the sampled tokens are trained."""
     loop = Loop(small(name), "sequence")
     with arl.Store.open(folder, sync="never") as store:
         for _ in range(ITERATIONS):
             collect, batch = loop.collect(store)
-            check_sampled(batch, loop.heard)
+            check_sampled(batch, loop.recorder)
             loop.train(collect, batch)
     return loop
 
@@ -70,19 +70,19 @@ def assert_trained(loop: Loop) -> None:
     assert loop.losses
     assert np.isfinite(loop.losses).all()
     trained = {training.model for training in loop.recipe._trainings}
-    for place, (name, found) in enumerate(loop.models.items()):
-        pairs = zip(found.parameters(), model(place).parameters(), strict=True)
+    for place, (name, trained_model) in enumerate(loop.models.items()):
+        pairs = zip(trained_model.parameters(), model(place).parameters(), strict=True)
         moved = any(not torch.equal(one, other) for one, other in pairs)
         assert moved == (name in trained | loop.changed), f"{name} {'moved' if moved else 'did not move'}"
         # Rounding alone would move weights under Adam.
         assert name not in trained or loop.norms[name] > 1e-5, f"{name} has gradients up to {loop.norms[name]}"
-        assert all(torch.isfinite(parameter).all() for parameter in found.parameters())
+        assert all(torch.isfinite(parameter).all() for parameter in trained_model.parameters())
 
 
 @pytest.mark.parametrize("name", spread(name for name in NAMES if name not in reasons()))
 @pytest.mark.filterwarnings("ignore")
 def test_a_recipe_trains_the_same_with_and_without_kills(name: str, tmp_path: Path) -> None:
-    one, other = whole(name, tmp_path / "whole"), cut(name, tmp_path / "cut")
+    one, other = uncut(name, tmp_path / "whole"), cut(name, tmp_path / "cut")
     assert_trained(one)
     assert_trained(other)
     for first, second in zip(one.batches, other.batches, strict=True):
@@ -97,7 +97,7 @@ def test_recipes_that_cannot_run_have_a_reason(tmp_path: Path) -> None:
     for name, why in reasons().items():
         assert why.strip()
         with pytest.raises(AgentRLError):
-            whole(name, tmp_path / name)
+            uncut(name, tmp_path / name)
 
 
 KILLED = ("ppo", "arpo_gui", "mopps")
@@ -107,10 +107,10 @@ KILLED = ("ppo", "arpo_gui", "mopps")
 @pytest.mark.filterwarnings("ignore")
 def test_a_killed_process_resumes_with_identical_weights_and_batches(tmp_path: Path) -> None:
     command = [sys.executable, recipe_loop.__file__, str(tmp_path), *KILLED]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1200)
-    codes = {(name, int(moment)): int(code) for name, moment, code in map(str.split, found.stdout.splitlines())}
+    completed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=1200)
+    codes = {(name, int(moment)): int(code) for name, moment, code in map(str.split, completed.stdout.splitlines())}
     for name in KILLED:
-        assert [codes[name, moment] for moment in (1, 2, 0)] == [-signal.SIGKILL, -signal.SIGKILL, 0], found.stderr
+        assert [codes[name, moment] for moment in (1, 2, 0)] == [-signal.SIGKILL, -signal.SIGKILL, 0], completed.stderr
         folder = tmp_path / f"{name} undisturbed"
         folder.mkdir()
         go_on(name, folder, dies=0)

@@ -21,10 +21,10 @@ def test_second_moment_mask(budget: float) -> None:
     ]
     while harmful and sum(float(away[t]) ** 2 for t in harmful) / len(harmful) > budget:
         harmful.remove(max(harmful, key=lambda t: float(away[t]) ** 2))
-    for own, factor in zip((1, -1), SecondMomentMask(budget)(case.tokens(), away, ClipBounds()), strict=True):
-        pushed = [t for t, a in enumerate(case.advantage) if own * a > 0 and own * away[t] > 0]
+    for sign, factor in zip((1, -1), SecondMomentMask(budget)(case.tokens(), away, ClipBounds()), strict=True):
+        pushed = [t for t, a in enumerate(case.advantage) if sign * a > 0 and sign * away[t] > 0]
         assert [t for t in pushed if factor[t]] == [t for t in pushed if t in harmful]
-        assert all(factor[t] for t in range(len(away)) if t not in pushed and own * case.advantage[t] > 0)
+        assert all(factor[t] for t in range(len(away)) if t not in pushed and sign * case.advantage[t] > 0)
 
 
 @pytest.mark.parametrize("budget", [1e-6, 0.01, 0.05, 0.2, 10.0])

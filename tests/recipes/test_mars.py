@@ -29,9 +29,9 @@ def test_each_turn_is_credited_against_its_seat_in_its_game() -> None:
     for row in pl.DataFrame(batch.steps).sort("trajectory_id", "step").iter_rows(named=True):
         played[row["trajectory_id"]].append(row["reward"] or 0.0)
     seats = {name: (rows[name]["facts"]["env_tag"], rows[name]["agent"]) for name in draws}
-    seen = {agent for _, agent in seats.values()}
-    assert set(seats.values()) == {(tag, agent) for tag in ("nim", "misere") for agent in seen}
-    assert len(seen) == 2
+    agents = {agent for _, agent in seats.values()}
+    assert set(seats.values()) == {(tag, agent) for tag in ("nim", "misere") for agent in agents}
+    assert len(agents) == 2
     returned = {name: np.cumsum(played[name][::-1])[::-1] for name in draws}
     # The return of a turn minus the mean over all turns of the same game and seat.
     means = {

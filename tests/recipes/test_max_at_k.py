@@ -15,11 +15,11 @@ from agentrl_core.recipes.max_at_k import OffPolicyMaxAtK
 def by_subsets(rewards: np.ndarray, excess: np.ndarray, k: int) -> np.ndarray:
     """Return each answer's gradient weight: mean over subsets of k of (1 + sum of excesses) times the best reward."""
     subsets = list(combinations(range(len(rewards)), k))
-    found = np.zeros(len(rewards))
+    weights = np.zeros(len(rewards))
     for subset in subsets:
         members = list(subset)
-        found[members] += (1.0 + excess[members].sum()) * rewards[members].max() / len(subsets)
-    return found
+        weights[members] += (1.0 + excess[members].sum()) * rewards[members].max() / len(subsets)
+    return weights
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
@@ -49,11 +49,11 @@ def test_weights_are_those_of_all_subsets(seed: int, k: int) -> None:
     ratio = np.exp(np.bincount(sequence, away))
     expected = np.zeros(sum(sizes))
     for place in range(len(sizes)):
-        own = group == place
-        if own.sum() >= k:
-            expected[own] = by_subsets(rewards[own], np.clip(ratio[own] - 1.0, -0.2, 0.2), k)
+        in_group = group == place
+        if in_group.sum() >= k:
+            expected[in_group] = by_subsets(rewards[in_group], np.clip(ratio[in_group] - 1.0, -0.2, 0.2), k)
     outside = np.where(expected > 0, ratio > 1.2, ratio < 0.8)
-    found = np.zeros(len(sequence))
-    found[order] = -logprob.grad.numpy()
-    np.testing.assert_allclose(found, (np.where(outside, 0.0, expected) * weight * lengths)[sequence], atol=1e-12)
+    gradients = np.zeros(len(sequence))
+    gradients[order] = -logprob.grad.numpy()
+    np.testing.assert_allclose(gradients, (np.where(outside, 0.0, expected) * weight * lengths)[sequence], atol=1e-12)
     assert outside.any()

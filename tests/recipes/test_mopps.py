@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from pools import Story, pool, wanted
+from pools import Story, pool, selection_request
 
 from agentrl_core import _core
 from agentrl_core.recipes import MOPPS
@@ -23,7 +23,7 @@ def test_the_posterior_follows_the_formula() -> None:
 def test_the_smallest_squares_among_sixteen_each_are_chosen() -> None:
     select, of = MOPPS.select, pool(400)
     assert isinstance(select, ComposedSelector)
-    chosen = select.choose(of, {}, wanted(3), 11).rows
+    chosen = select.choose(of, {}, selection_request(3), 11).rows
     seed = _core.rng.structural_seed
     key = seed(11, 0)
     candidates = _core.select.drawn(400, 48, seed(key, 0), np.zeros(0, np.int64))
@@ -33,5 +33,5 @@ def test_the_smallest_squares_among_sixteen_each_are_chosen() -> None:
 
 
 def test_the_band_of_the_variant() -> None:
-    found = NearTarget(0.5, width=0.2)(np.array([0.25, 0.3, 0.5, 0.7, 0.8]))
-    np.testing.assert_allclose(found, [-0.05, 0.0, 0.0, 0.0, -0.1], atol=1e-12)
+    scores = NearTarget(0.5, width=0.2)(np.array([0.25, 0.3, 0.5, 0.7, 0.8]))
+    np.testing.assert_allclose(scores, [-0.05, 0.0, 0.0, 0.0, -0.1], atol=1e-12)

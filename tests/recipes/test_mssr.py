@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from pools import Story, pool, wanted
+from pools import Story, pool, selection_request
 
 from agentrl_core.select import Beta, ComposedSelector, OutcomeVariance, ProportionalSampler
 
@@ -22,8 +22,8 @@ def test_weights_by_hand() -> None:
     state = select.initial_state()
     track = select.track.next(state["track"], story.visits(0, {0: [1.0], 1: [1.0]}))
     track = select.track.next(track, story.visits(1, {0: [0.0], 1: [1.0]}))
-    state |= {"rows": np.array(story.known), "track": track}
-    chosen = select.choose(pool(3), state, wanted(3, iteration=2), 3)
+    state |= {"rows": np.array(story.tracked), "track": track}
+    chosen = select.choose(pool(3), state, selection_request(3, iteration=2), 3)
     v = 0.9175 / 1.9175
     weights = np.array([math.sqrt(v * (1 - v)) + 1e-6, 1e-6, 0.5 + 1e-6])
     assert chosen.probabilities is not None

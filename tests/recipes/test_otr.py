@@ -18,25 +18,25 @@ END = "<|im_end|>"
 
 def letter(context: str, request: Request) -> str:
     """Return a letter of three by the request's seed; three of five times the right one of the demonstration `abc`."""
-    said = context.rsplit("assistant\n", 1)[1]
-    right = ("abc" + END)[len(said)] if len(said) < 3 else "!"
+    completion = context.rsplit("assistant\n", 1)[1]
+    right = ("abc" + END)[len(completion)] if len(completion) < 3 else "!"
     return (right + right + right + "xy")[request.seed % 5]
 
 
 def test_a_draw_for_each_candidate_that_is_another_token() -> None:
     run = solve(OneToken(candidates=12), letter, world=Riddles(("abc",)))
-    drawn = {(row.text.rsplit("assistant\n", 1)[1], row.trained) for row in run.drawn}
-    assert len(drawn) == len(run.drawn), "no two draws are the same"
-    asked = Counter(text[:-1] for text, _ in drawn)
-    assert set(asked) == {"", "a", "ab", "abc"}, "one place for each token of the demonstration, its end included"
-    assert all(text.endswith(trained) and len(trained) == 1 for text, trained in drawn)
+    draws = {(row.text.rsplit("assistant\n", 1)[1], row.trained) for row in run.drawn}
+    assert len(draws) == len(run.drawn), "no two draws are the same"
+    prefixes = Counter(text[:-1] for text, _ in draws)
+    assert set(prefixes) == {"", "a", "ab", "abc"}, "one place for each token of the demonstration, its end included"
+    assert all(text.endswith(trained) and len(trained) == 1 for text, trained in draws)
     counts = dict(zip([row.text.rsplit("assistant\n", 1)[1] for row in run.drawn], run.fact("count"), strict=True))
-    for place in asked:
+    for place in prefixes:
         assert sum(count for text, count in counts.items() if text[:-1] == place) == 12
     assert max(counts.values()) > 3
     right = run.batch.column("success", "draw").astype(bool)
     assert {text for text, solved in zip(counts, right, strict=True) if solved} == {"a", "ab", "abc"}
-    assert run.asked == 4 * 12
+    assert run.num_requests == 4 * 12
 
 
 def test_the_loss_is_that_of_all_candidates() -> None:

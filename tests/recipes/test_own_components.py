@@ -81,7 +81,7 @@ class NoComponent:
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+def components(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     (tmp_path / "my_components.py").write_text(textwrap.dedent(SOURCE))
     monkeypatch.syspath_prepend(tmp_path)
     import my_components
@@ -100,8 +100,8 @@ def rollouts(iteration: int, scores: list[float]) -> Batch:
     return forest.freeze()
 
 
-def test_toml_leads_to_anybodys_components(own: object) -> None:
-    recipe = Recipe(name="mine", advantage=own.Centred(coefficient=0.5), loss=own.Halved(kl=loss.KL(0.1)))
+def test_toml_leads_to_anybodys_components(components: object) -> None:
+    recipe = Recipe(name="mine", advantage=components.Centred(coefficient=0.5), loss=components.Halved(kl=loss.KL(0.1)))
     recipe.check()
     text = recipe.to_toml()
     assert 'component = "my_components:Centred"' in text
@@ -110,16 +110,16 @@ def test_toml_leads_to_anybodys_components(own: object) -> None:
     assert Recipe.from_toml(text) == recipe
 
 
-def test_a_custom_loss_is_evaluated(own: object) -> None:
+def test_a_custom_loss_is_evaluated(components: object) -> None:
     gain, pull = torch.tensor([0.5, 0.0]), torch.tensor([0.0, -0.25])
     streams = {"weight_kl": torch.full((2,), 0.5), "advantage_positive": gain, "advantage_negative": pull}
-    value, metrics = own.Halved().evaluate(loss.Tokens(torch.tensor([-1.0, -4.0]), None, streams))
+    value, metrics = components.Halved().evaluate(loss.Tokens(torch.tensor([-1.0, -4.0]), None, streams))
     assert value.item() == -0.5 * (0.5 * -1.0 + -0.25 * -4.0)
     assert metrics["tokens"].item() == 2
 
 
-def test_it_remembers_by_its_place(own: object) -> None:
-    recipe = Recipe(name="mine", advantage=own.Centred(), loss=loss.Policy())
+def test_it_remembers_by_its_place(components: object) -> None:
+    recipe = Recipe(name="mine", advantage=components.Centred(), loss=loss.Policy())
     first = recipe.credit(recipe.score(rollouts(0, [1.0, 3.0])))
     np.testing.assert_array_equal(first.column("advantage", "draw"), [1.0, 3.0])
     state = recipe.next_states({}, IterationRecord.of(first))
@@ -130,8 +130,10 @@ def test_it_remembers_by_its_place(own: object) -> None:
     assert recipe.next_states(state, IterationRecord.of(second)) == {"advantage[0].Centred": {"sum": 8.0, "count": 4}}
 
 
-def test_two_components_of_one_class_have_separate_states(own: object) -> None:
-    recipe = Recipe(name="mine", advantage=(own.Centred(), own.Centred(column="advantage")), loss=loss.Policy())
+def test_two_components_of_one_class_have_separate_states(components: object) -> None:
+    recipe = Recipe(
+        name="mine", advantage=(components.Centred(), components.Centred(column="advantage")), loss=loss.Policy()
+    )
     state = recipe.next_states({}, IterationRecord.of(recipe.credit(recipe.score(rollouts(0, [1.0, 3.0])))))
     assert list(state) == ["advantage[0].Centred", "advantage[1].Centred"]
 
@@ -148,7 +150,7 @@ def test_two_components_of_one_class_have_separate_states(own: object) -> None:
         ("agentrl_core.loss:Policy", "is not a component of phase advantage"),
     ],
 )
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("components")
 def test_addresses_that_lead_nowhere(component: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         Recipe.from_dict({"name": "mine", "advantage": {"component": component}})
@@ -165,7 +167,7 @@ def test_addresses_that_lead_nowhere(component: str, message: str) -> None:
         ("unknown", r"Forgetful \(phase advantage\) gives 2 trained tokens the advantage nan \(the first is token 1"),
     ],
 )
-def test_the_return_value_of_a_component_is_checked(own: object, returns: str, message: str) -> None:
-    recipe = Recipe(name="mine", advantage=own.Forgetful(returns), loss=loss.Policy())
+def test_the_return_value_of_a_component_is_checked(components: object, returns: str, message: str) -> None:
+    recipe = Recipe(name="mine", advantage=components.Forgetful(returns), loss=loss.Policy())
     with pytest.raises(RecipeError, match=message):
         recipe.credit(recipe.score(rollouts(0, [1.0, 3.0])))

@@ -42,8 +42,8 @@ def test_file_is_complete_and_right(path: Path):
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, pattern: str, replacement: str, message: str):
-    text, found = re.subn(pattern, lambda _: replacement, MINIMAL.read_text(encoding="utf-8"), count=1)
-    assert found
+    text, count = re.subn(pattern, lambda _: replacement, MINIMAL.read_text(encoding="utf-8"), count=1)
+    assert count
     path = tmp_path / "wrong.toml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=message):

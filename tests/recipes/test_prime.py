@@ -17,10 +17,10 @@ PAPER, PUBLIC_CODE = PRIME.advantage[0], LeaveOneOutProcess()
 
 def test_by_hand() -> None:
     batch = small([(0, [3]), (0, [2])], draw_score=[1.0, 0.0], token_process_reward=[0.1, 0.2, 0.3, -0.1, 0.1])
-    made = Discounted(column="advantage", level="token")(PUBLIC_CODE(batch))
-    close(column(made, level="token"), [0.6, 0.6, 0.4, -0.4, 0.0], 1e-6)
-    made = Discounted(column="advantage", level="token")(PAPER(batch))
-    close(column(made, level="token"), [0.6, 0.5, 0.3, -0.4, -0.1], 1e-6)
+    credited = Discounted(column="advantage", level="token")(PUBLIC_CODE(batch))
+    close(column(credited, level="token"), [0.6, 0.6, 0.4, -0.4, 0.0], 1e-6)
+    credited = Discounted(column="advantage", level="token")(PAPER(batch))
+    close(column(credited, level="token"), [0.6, 0.5, 0.3, -0.4, -0.1], 1e-6)
     doubled = Discounted(column="advantage", level="token")(LeaveOneOutProcess(coefficient=2.0)(batch))
     close(column(doubled, level="token"), [1.2, 1.2, 0.8, -0.8, 0.0], 1e-6)
 
@@ -44,5 +44,5 @@ def test_against_a_loop(seed: int, component: BatchComponent) -> None:
                     expected[token.row] = n / (n - 1) * rewards[token.row] - total / (n - 1)
                 else:
                     expected[token.row] = rewards[token.row] - (total - means[draw.row]) / (n - 1)
-    made = component(batch.with_columns("token", process_reward=rewards))
-    close(column(made, level="token"), expected)
+    rewarded = component(batch.with_columns("token", process_reward=rewards))
+    close(column(rewarded, level="token"), expected)

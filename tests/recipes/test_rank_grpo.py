@@ -29,8 +29,8 @@ def test_items_of_a_list() -> None:
     )
     independent = ItemRelative(credit="independent", normalisation=Normalisation(scale="none"))
     close(column(independent(batch), level="token")[:4], [0.5, 0.5, 0.0, 0.5])
-    whole = batch.with_columns("token", item=np.array([1, 1, 2, 3, 0, 0, 1, 2, 3, 0]))
-    close(np.array(column(component(whole), level="token"))[[5, 9]], [0.1, 0.1])
+    with_items = batch.with_columns("token", item=np.array([1, 1, 2, 3, 0, 0, 1, 2, 3, 0]))
+    close(np.array(column(component(with_items), level="token"))[[5, 9]], [0.1, 0.1])
 
 
 def test_every_item_has_its_own_ratio() -> None:

@@ -45,17 +45,17 @@ def softmax(values: Sequence[float], temperature: float) -> np.ndarray:
 def test_a_saturated_objective_weighs_less_than_one_that_falls() -> None:
     component = BalancedSum(columns="answer,style", window=1, temperature=0.5)
     batches = [rewards([a, a], [s, s]) for a, s in ((0.5, 0.8), (0.5, 0.4), (0.5, 0.4), (1.0, 1.0))]
-    made, states = run(component, batches)
+    balanced, states = run(component, batches)
     # One mean of each, then the newest two.
-    close(column(made[0]), [1.3, 1.3])
+    close(column(balanced[0]), [1.3, 1.3])
     # Halves of one: sigma is the distance of both means.
     convergence, instability = [0.5 / 0.5, 0.8 / 0.4], [0.0, 0.4 / 1.2]
     weights = 2 * softmax(np.add(convergence, instability), 0.5)
-    close(column(made[1]), [weights @ [0.5, 0.4]] * 2)
-    close(column(made[2]), [0.9, 0.9])
+    close(column(balanced[1]), [weights @ [0.5, 0.4]] * 2)
+    close(column(balanced[2]), [0.9, 0.9])
     convergence, instability = [0.5 / 1.0, 0.4 / 1.0], [0.5 / 1.5, 0.6 / 1.4]
     weights = 2 * softmax(np.add(convergence, instability), 0.5)
-    close(column(made[3]), [weights.sum()] * 2)
+    close(column(balanced[3]), [weights.sum()] * 2)
     assert states[3]["means"]["style"][-2:] == pytest.approx([0.4, 1.0])
 
 
@@ -66,13 +66,13 @@ def test_objectives_against_a_loop(kind: str) -> None:
     data[rng.random(data.shape) < 0.2] = np.nan
     data[4, 1] = np.nan  # a batch to which one objective does not apply
     component = BalancedSum(columns="answer,style", kind=kind, window=3, temperature=0.3, mix=0.25)
-    made, _ = run(component, [rewards(*values.tolist()) for values in data])
+    balanced, _ = run(component, [rewards(*values.tolist()) for values in data])
     history: list[list[float]] = [[], []]
-    for values, batch in zip(data, made, strict=True):
-        known = np.isfinite(values)
+    for values, batch in zip(data, balanced, strict=True):
+        is_finite = np.isfinite(values)
         for k in range(2):
-            if known[k].any():
-                history[k].append(float(values[k][known[k]].mean()))
+            if is_finite[k].any():
+                history[k].append(float(values[k][is_finite[k]].mean()))
         c, i = [1.0, 1.0], [0.0, 0.0]
         for k in range(2):
             n = min(len(history[k]) // 2, 3)
@@ -80,15 +80,15 @@ def test_objectives_against_a_loop(kind: str) -> None:
                 newest = history[k][-2 * n :]
                 old, new = newest[:n], newest[n:]
                 c[k] = sum(old) / sum(new)
-                own = np.sqrt(sum((x - np.mean(new)) ** 2 for x in newest) / (2 * n - 1)) / (
+                spread = np.sqrt(sum((x - np.mean(new)) ** 2 for x in newest) / (2 * n - 1)) / (
                     np.mean(new) + np.mean(old)
                 )
-                i[k] = own if kind == "sum" else np.std(newest) / np.mean(newest)
+                i[k] = spread if kind == "sum" else np.std(newest) / np.mean(newest)
         weights = 2 * softmax(np.add(c, i), 0.3)
         if kind == "mixture":
             weights = 2 * (0.25 * softmax(c, 0.3) + 0.75 * softmax(i, 0.3))
-        total = weights @ np.where(known, values, 0.0)
-        close(column(batch), np.where(known.any(axis=0), total, np.nan))
+        total = weights @ np.where(is_finite, values, 0.0)
+        close(column(batch), np.where(is_finite.any(axis=0), total, np.nan))
 
 
 def test_the_mixture_may_move_over_the_iterations() -> None:

@@ -118,10 +118,10 @@ def test_replace() -> None:
     assert recipe.rollout == rollout.EntropyBranching()
     assert recipe.epochs == 3
     assert recipes.GRPO.epochs == 1
-    with pytest.raises(
-        RecipeError, match="recipe 'grpo': there is no 'epoch' to replace; use one of: name, source, select"
-    ):
+    with pytest.raises(RecipeError, match="recipe 'grpo': there is no 'epoch' to replace; did you mean epochs"):
         recipes.GRPO.replace(epoch=3)
+    with pytest.raises(RecipeError, match="there is no 'far' to replace; use one of: name, source, select"):
+        recipes.GRPO.replace(far=3)
 
 
 @pytest.mark.parametrize(
@@ -149,11 +149,14 @@ def test_impossible_options(change: dict[str, object], message: str) -> None:
     [
         ("name = ", "is not valid TOML"),
         ('source = "x"', "recipe: the name is missing"),
-        ('name = "x"\nepoch = 1', "recipe 'x': 'epoch' is unknown; use one of: name, source"),
+        ('name = "x"\nepoch = 1', "recipe 'x': 'epoch' is unknown; did you mean epochs"),
+        ('name = "x"\nfar = 1', "recipe 'x': 'far' is unknown; use one of: name, source"),
+        ("epoch = 1", "recipe: 'epoch' is unknown; did you mean epochs"),
+        ('[loss]\ncomponent = "Polcy"', "recipe: loss: component 'Polcy' does not exist; did you mean Policy"),
         ('name = "x"\nloss = "Policy"', r"recipe 'x': loss='Policy' is not a table; write \[loss\] with component"),
         ('name = "x"\n[loss]\ncomponent = "Policey"', "recipe 'x': loss: component 'Policey' does not exist"),
         ('name = "x"\n[loss]\ncomponent = "Policy"\nentropy = -1', r"recipe 'x': loss\.Policy: option entropy=-1\.0"),
-        ('name = "x"\n[reply]\ncomponent = "Any"', "recipe 'x': 'reply' is unknown; use one of: name"),
+        ('name = "x"\n[reply]\ncomponent = "Any"', "recipe 'x': 'reply' is unknown; did you mean replay"),
         ('name = "x"\n[admit]\ncomponent = "Uniform"', "Uniform.* is not a component of phase admit"),
     ],
 )
@@ -254,9 +257,9 @@ def test_credit_of_gigpo_is_per_step(batch: Batch) -> None:
         voter="trajectory",
         valid=np.isfinite(scores)[draws],
     )
-    found = credited.column("advantage", "step")
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
-    within = [np.ptp(found[draws == draw]) for draw in range(batch.num_draws) if np.isfinite(scores[draw])]
+    advantages = credited.column("advantage", "step")
+    np.testing.assert_allclose(advantages, expected, rtol=0, atol=1e-6)
+    within = [np.ptp(advantages[draws == draw]) for draw in range(batch.num_draws) if np.isfinite(scores[draw])]
     assert max(within) > 0.1
 
 
@@ -313,10 +316,10 @@ def test_tokens_that_are_not_kept_are_in_no_denominator(batch: Batch) -> None:
     keep = np.arange(len(credited.column("token", "token"))) % 3 > 0
     cut = credited.with_columns("token", keep=keep.astype(np.uint8))
     (pack,) = next(iter(recipes.GRPO.updates(cut))).pack(max_tokens=999)
-    (whole,) = next(iter(recipes.GRPO.updates(credited))).pack(max_tokens=999)
+    (uncut,) = next(iter(recipes.GRPO.updates(credited))).pack(max_tokens=999)
     weights = pack.streams["weight_kl"]
-    assert 0 < int((weights > 0).sum()) < int((whole.streams["weight_kl"] > 0).sum())
-    np.testing.assert_allclose([float(weights.sum()), float(whole.streams["weight_kl"].sum())], 1.0, rtol=1e-6)
+    assert 0 < int((weights > 0).sum()) < int((uncut.streams["weight_kl"] > 0).sum())
+    np.testing.assert_allclose([float(weights.sum()), float(uncut.streams["weight_kl"].sum())], 1.0, rtol=1e-6)
 
 
 def test_two_advantages_of_one_token(batch: Batch) -> None:

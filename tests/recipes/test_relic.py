@@ -22,10 +22,10 @@ def test_both_models_learn_inside_a_rollout(layout: Any, tmp_path: Path) -> None
         for iteration in range(6):
             loop.train(*loop.collect(store))
             batch = loop.batches[-1]
-            kept = batch.column("keep", "token") > 0
+            keep = batch.column("keep", "token") > 0
             ended = batch.column("truncated", "token") == 0
-            assert (kept == (ended | (batch.column("policy_version", "token") == iteration))).all()
-            gone_on += int((~kept).any())
+            assert (keep == (ended | (batch.column("policy_version", "token") == iteration))).all()
+            gone_on += int((~keep).any())
             assert (batch.column("advantage", "token") != 0).any()
     assert gone_on > 0, "no rollout had tokens of older weights before it"
     assert np.isfinite(loop.losses).all()

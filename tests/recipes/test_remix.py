@@ -66,9 +66,9 @@ def test_two_fifths_are_of_the_last_two_iterations(tmp_path: Path) -> None:
     """Of 3 fresh groups share / (1 - share) * 3 = 2 stored ones join, from the last two iterations."""
     ages = run(tmp_path, REMIX, 4)
     assert ages[0] == [0, 0, 0]
-    for iteration, found in enumerate(ages):
-        assert found.count(iteration) == 3
-        stored = [age for age in found if age < iteration]
+    for iteration, iteration_ages in enumerate(ages):
+        assert iteration_ages.count(iteration) == 3
+        stored = [age for age in iteration_ages if age < iteration]
         assert len(stored) == (2 if iteration else 0)
         assert all(iteration - 2 <= age for age in stored)
 

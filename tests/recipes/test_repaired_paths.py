@@ -60,14 +60,14 @@ def test_a3t_acts_at_random_and_generates_reasons_for_its_actions() -> None:
             assert command in ("<action>knock</action>", "<action>wait</action>", f"<action>{RIGHT}</action>")
         assert row.trained == "".join(f"{action}{END}" for action in row.actions), "as if it had been reasoned so"
         assert row.actions[-1].endswith(f"{RIGHT}</action>"), "the only action that ends an episode"
-    asked = [row for row in run.rows if row.role == "helper"]
-    assert len(asked) == sum(run.fact("composed"))
-    assert "Commands: knock; wait\n\nWhy is this the right thing to do now:" in asked[0].text
+    requests = [row for row in run.rows if row.role == "helper"]
+    assert len(requests) == sum(run.fact("composed"))
+    assert "Commands: knock; wait\n\nWhy is this the right thing to do now:" in requests[0].text
     assert not np.isfinite(run.batch.column("behaviour_logprob", "token"))[
         run.batch.column("token", "token") == 10
     ].any()
     # A solved task gets no attempts; at probability 0 the policy acts itself.
-    assert solve(program, in_turn(WRONG, RIGHT), world=Doors(), group_size=2).asked == 2
+    assert solve(program, in_turn(WRONG, RIGHT), world=Doors(), group_size=2).num_requests == 2
     plain = solve(Autonomy(column="success", probability=0.0, attempts=2), reasoning, world=Doors(), group_size=2)
     assert [row.actions for row in plain.rows] == [[WRONG]] * 4
 
@@ -80,35 +80,37 @@ class Expert(Riddles):
     def reset(self, task: Any, seed: int) -> Any:
         del seed
         episode = super().reset(task, 0)
-        done: list[str] = []
+        actions: list[str] = []
 
         def take(action: str) -> StepResult:
-            matched = action == task.solution[len(done)]
-            done.append(action)
-            over = len(done) == len(task.solution)
-            seen = None if over else f"page {len(done)}"
-            return StepResult(seen, reward=float(matched), terminated=over, success=matched, facts={"matched": matched})
+            matched = action == task.solution[len(actions)]
+            actions.append(action)
+            over = len(actions) == len(task.solution)
+            observation = None if over else f"page {len(actions)}"
+            return StepResult(
+                observation, reward=float(matched), terminated=over, success=matched, facts={"matched": matched}
+            )
 
         episode.step = take
-        episode.state_key = lambda: repr(done).encode()
+        episode.state_key = lambda: repr(actions).encode()
         return episode
 
 
 def test_ui_s1_continues_from_the_action_of_the_expert_after_a_mistake() -> None:
     world = Expert(("open", "search", "click", "close"))
-    said: list[str] = []
+    contexts: list[str] = []
 
     def speak(context: str, request: Request) -> str:
         del request
-        said.append(context.partition("riddle?")[2])
-        return ["open", "scroll", "click", "leave"][len(said) - 1]
+        contexts.append(context.partition("riddle?")[2])
+        return ["open", "scroll", "click", "leave"][len(contexts) - 1]
 
     run = solve(ExpertSpine(), speak, world=world, group_size=1)
     # The mistake stays in the trajectory; the next action reads the expert's action instead.
-    assert "<|im_start|>assistant\nopen<|im_end|>" in said[1]
-    assert "scroll" not in said[2]
-    assert "search" in said[2]
-    assert "page 2" in said[2]
+    assert "<|im_start|>assistant\nopen<|im_end|>" in contexts[1]
+    assert "scroll" not in contexts[2]
+    assert "search" in contexts[2]
+    assert "page 2" in contexts[2]
     [row] = run.drawn
     assert row.trained == "".join(f"{action}{END}" for action in ("open", "scroll", "click", "leave"))
     assert run.batch.column("matched", "step").tolist() == [1, 0, 1, 0]
@@ -143,9 +145,9 @@ def test_rac_learns_to_recover_and_not_the_mistake() -> None:
     # A correction has a number of turns; a mistake that ends the episode has nothing after it; successes are kept.
     run = solve(UndoFailedStep(column="success", turns=1), in_turn("<bad>", WRONG, "look"), group_size=1)
     assert [row.actions for row in run.drawn] == [["<bad>", WRONG]], "a correction that failed is dropped"
-    assert run.asked == 3
-    assert solve(UndoFailedStep(column="success"), in_turn("<bad>", RIGHT), group_size=1).asked == 2
-    assert solve(UndoFailedStep(column="success"), in_turn(WRONG), group_size=1).asked == 1
+    assert run.num_requests == 3
+    assert solve(UndoFailedStep(column="success"), in_turn("<bad>", RIGHT), group_size=1).num_requests == 2
+    assert solve(UndoFailedStep(column="success"), in_turn(WRONG), group_size=1).num_requests == 1
 
 
 class Refuses(Riddles):
@@ -172,15 +174,15 @@ class Refuses(Riddles):
     ids=["a wrong format", "a wrong call", "an answer"],
 )
 def test_rac_trains_no_recovery_after_an_undo_that_the_environment_rejects(outcome: StepResult) -> None:
-    said, world = ("ok", "<bad>", WRONG, "look", RIGHT), Refuses("<undo>", outcome)
+    replies, world = ("ok", "<bad>", WRONG, "look", RIGHT), Refuses("<undo>", outcome)
     with pytest.warns(
         RuntimeWarning, match=r"undo='<undo>' is refused by the environment of domain .* UndoFailedStep\(undo="
     ):
-        run = solve(UndoFailedStep(column="success"), in_turn(*said), group_size=1, world=world)
+        run = solve(UndoFailedStep(column="success"), in_turn(*replies), group_size=1, world=world)
     assert [row.actions for row in run.drawn] == [["ok", "<bad>", WRONG]]
-    assert run.asked == 3, "nothing is generated behind it"
-    known = solve(UndoFailedStep(column="success", undo="back"), in_turn(*said), group_size=1, world=world)
-    assert [row.actions for row in known.drawn][1] == ["ok", "<bad>", "back", "look", RIGHT]
+    assert run.num_requests == 3, "nothing is generated behind it"
+    accepted = solve(UndoFailedStep(column="success", undo="back"), in_turn(*replies), group_size=1, world=world)
+    assert [row.actions for row in accepted.drawn][1] == ["ok", "<bad>", "back", "look", RIGHT]
 
 
 def test_aepo_ae_rolls_out_twice_and_turns_the_temperature() -> None:
@@ -241,5 +243,5 @@ def test_recipes_resume_and_take_an_optimizer_step(name: str) -> None:
         if recovered and np.unique(batch.column("success", "draw")).size > 1:
             break
     tokens = len(batch.column("token", "token"))
-    known = {name: np.full(tokens, -1.0) for name in ("recomputed_logprob",)}
-    assert step(recipe, batch.with_columns("token", **known)) >= 1
+    columns = {name: np.full(tokens, -1.0) for name in ("recomputed_logprob",)}
+    assert step(recipe, batch.with_columns("token", **columns)) >= 1

@@ -23,20 +23,20 @@ def test_ratings_are_rewarded_by_the_scores_of_the_solutions() -> None:
     program = SelfVerification(verifications=5)
     run = solve(program, speak, tasks=2, group_size=3)
     # 2 groups of 3 solutions; 5 of them are rated 3 times each: 3 of the first group, 2 of the second.
-    assert run.asked == 6 + 5 * 3
+    assert run.num_requests == 6 + 5 * 3
     assert sum(run.fact("verifies")) == 15
     scores = dict(zip(run.batch.column("trajectory_id", "draw").tolist(), run.fact("reward"), strict=True))
     trajectories = pl.DataFrame(run.batch.trajectories)
     parents = dict(zip(trajectories["trajectory_id"], trajectories["parent_trajectory"], strict=True))
-    found = set()
+    cases = set()
     for row, verifies in zip(scores, run.fact("verifies"), strict=True):
         if verifies:
-            said = run.rows[row].actions[0]
+            reply = run.rows[row].actions[0]
             truth = scores[parents[row]]
-            rating = {"it is \\boxed{1}": 1.0, "it is \\boxed{0}": 0.0}.get(said)
+            rating = {"it is \\boxed{1}": 1.0, "it is \\boxed{0}": 0.0}.get(reply)
             assert scores[row] == (-1.0 if rating is None else 1.0 if rating == truth else -0.5)
-            found.add((said, scores[row]))
-    assert len(found) >= 4, "each case comes up"
+            cases.add((reply, scores[row]))
+    assert len(cases) >= 4, "each case comes up"
     groups = run.batch.keys("group_id", "draw").tolist()
     assert len(set(groups)) == 2 + 5, "each verification task is a group"
     rated = sorted(parents[row] for row, verifies in zip(scores, run.fact("verifies"), strict=True) if verifies)

@@ -33,19 +33,19 @@ def test_the_curve_of_tracked_quantiles_as_a_baseline(natural: bool) -> None:
     options = {"bundle": 1, "low": 0.2, "high": 0.8, "scale": "none", "credit": "uniform", "step_size": 0.5}
     component = TailRisk(curve_baseline=True, natural_baseline=natural, **options)
     scores = [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 2.0, 7.0, 0.0, 1.0, 3.0], [1.0, 2.0, 6.0, 0.0, 1.0, 3.0]]
-    found = visits(component, *scores)
+    advantages = visits(component, *scores)
     levels = np.arange(1, 20) / 20
     curve = np.quantile(scores[0], levels)
-    for visit, (own, made) in enumerate(zip(scores, found, strict=True)):
+    for visit, (values, advantage) in enumerate(zip(scores, advantages, strict=True)):
         low, high = curve[3], curve[15]
 
         def terms(s: np.ndarray, low: float = low, high: float = high) -> np.ndarray:
             return np.stack([-np.maximum(low - s, 0), np.maximum(s - low, 0) - np.maximum(s - high, 0)])
 
         mean = np.trapezoid(terms(curve), levels, axis=1) / (levels[-1] - levels[0])
-        tail, middle = terms(np.array(own)) - mean[:, None]
-        close(made, (1.5 * tail / 0.2 + middle / 0.6) / 2.5, 1e-6)
-        moved = curve + 0.5 * (levels - [np.mean(np.array(own) < q) for q in curve])
+        tail, middle = terms(np.array(values)) - mean[:, None]
+        close(advantage, (1.5 * tail / 0.2 + middle / 0.6) / 2.5, 1e-6)
+        moved = curve + 0.5 * (levels - [np.mean(np.array(values) < q) for q in curve])
         curve = np.sort(moved) if visit else curve
 
 
@@ -64,13 +64,13 @@ def test_tail_risk(seed: int, credit: str) -> None:
             continue
         low, high = np.quantile(sums, 0.2), np.quantile(sums, 0.9)
         scale = (np.std(sums, ddof=1) if len(sums) > 1 else 1.0) + 1e-6
-        known = [[draw.score for draw in part] for part in bundle]
+        bundle_scores = [[draw.score for draw in part] for part in bundle]
         for paper, s in zip(papers, sums, strict=True):
             middle = (max(s - low, 0) - max(s - high, 0) + low - high) / 0.7
             value = (1.5 * -max(low - s, 0) / 0.2 + middle) / 2.5 / scale
-            gains = [draw.score - np.mean(own) for draw, own in zip(paper, known, strict=True)]
-            for draw, own, gain in zip(paper, known, gains, strict=True):
-                spread = np.std(own, ddof=1) if len(own) > 1 else 0.0
+            gains = [draw.score - np.mean(scores) for draw, scores in zip(paper, bundle_scores, strict=True)]
+            for draw, scores, gain in zip(paper, bundle_scores, gains, strict=True):
+                spread = np.std(scores, ddof=1) if len(scores) > 1 else 0.0
                 share = {
                     "uniform": 1.0,
                     "score": 0.5 if draw.score > 0 else 1.5,
@@ -83,12 +83,12 @@ def test_tail_risk(seed: int, credit: str) -> None:
 
 def test_tracked_quantiles_are_read_before_they_move() -> None:
     component = TailRisk(bundle=1, low=0.5, high=1.0, scale="none", credit="uniform", omega=1e9, step_size=0.5)
-    found = visits(component, [0.0, 1.0, 2.0], [0.0, 1.0, 2.0], [0.0, 1.0, 4.0])
+    advantages = visits(component, [0.0, 1.0, 2.0], [0.0, 1.0, 2.0], [0.0, 1.0, 4.0])
     # The first two batches read the median of the first. Then the quantiles at .5 and .55, which were 1 and 1.1, move
     # past each other; the third batch reads them in order.
-    close(found[:2], [[-2.0, 0.0, 0.0]] * 2, 1e-6)
+    close(advantages[:2], [[-2.0, 0.0, 0.0]] * 2, 1e-6)
     moved = min(1.0 + 0.5 * (0.5 - 1 / 3), 1.1 + 0.5 * (0.55 - 2 / 3))
-    close(found[2], [-2.0 * moved, -2.0 * (moved - 1.0), 0.0], 1e-6)
+    close(advantages[2], [-2.0 * moved, -2.0 * (moved - 1.0), 0.0], 1e-6)
 
 
 @pytest.mark.parametrize(

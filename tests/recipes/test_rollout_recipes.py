@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from riddles import RIGHT, WRONG, Riddles, Speaker, check_resumes, in_turn, script, solve, step, told
-from sampled import Heard, check_sampled
+from riddles import RIGHT, WRONG, Riddles, Speaker, check_resumes, in_turn, rows_of, script, solve, step
+from sampled import RecordingEngine, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -44,7 +44,7 @@ class Paid(Riddles):
 
     def __init__(self, **facts: float) -> None:
         super().__init__()
-        self.said = facts
+        self.reported = facts
         self.facts = {name: ExtraColumn("trajectory") for name in facts}
 
     def reset(self, task: Any, seed: int) -> Any:
@@ -52,7 +52,7 @@ class Paid(Riddles):
         answer = episode.step
 
         def step(action: str) -> StepResult:
-            return replace(answer(action), facts=self.said)
+            return replace(answer(action), facts=self.reported)
 
         episode.step = step
         return episode
@@ -67,20 +67,20 @@ def test_a2fm_forces_nine_members_into_three_modes() -> None:
 
 
 def test_active_vln_resamples_a_failed_group_at_most_twice() -> None:
-    def made(*answers: str, **options: Any) -> tuple[list[bool], list[list[str]]]:
+    def resampled(*answers: str, **options: Any) -> tuple[list[bool], list[list[str]]]:
         run = solve(ResampleFailedGroups(column="success", **options), in_turn(*answers), group_size=2)
         return [row.drawn for row in run.rows], [row.actions for row in run.drawn]
 
-    assert made(WRONG, RIGHT) == ([True, True], [[WRONG], [RIGHT]])
-    assert made(WRONG, WRONG, RIGHT) == ([False, False, True, True], [[RIGHT], [RIGHT]])
-    assert made(WRONG) == ([False] * 4 + [True] * 2, [[WRONG], [WRONG]])
+    assert resampled(WRONG, RIGHT) == ([True, True], [[WRONG], [RIGHT]])
+    assert resampled(WRONG, WRONG, RIGHT) == ([False, False, True, True], [[RIGHT], [RIGHT]])
+    assert resampled(WRONG) == ([False] * 4 + [True] * 2, [[WRONG], [WRONG]])
     expert = [["0123456789", RIGHT]]
-    assert made(WRONG, expert=True) == ([False] * 4 + [True] * 3, [[WRONG], [WRONG], *expert])
+    assert resampled(WRONG, expert=True) == ([False] * 4 + [True] * 3, [[WRONG], [WRONG], *expert])
     # The expert has 2 steps: the fifth is one more than 2 * 2; tolerance 1.4: int(2.8) and one more; turns 3: 3.
-    assert made("look")[1] == [["look"] * 5] * 2
-    assert made("look", tolerance=1.4)[1] == [["look"] * 3] * 2
-    assert made("look", steps=1)[1] == [["look"] * 2] * 2
-    assert made("look", turns=3)[1] == [["look"] * 3] * 2
+    assert resampled("look")[1] == [["look"] * 5] * 2
+    assert resampled("look", tolerance=1.4)[1] == [["look"] * 3] * 2
+    assert resampled("look", steps=1)[1] == [["look"] * 2] * 2
+    assert resampled("look", turns=3)[1] == [["look"] * 3] * 2
 
 
 def test_active_vln_counts_the_steps_of_a_turn() -> None:
@@ -124,12 +124,12 @@ def test_agent_rlvr_trains_guided_rollouts_without_the_guidance() -> None:
 
     run = solve(recipes.AGENT_RLVR, speak, group_size=2)
     assert [(row.prompt, row.actions) for row in run.drawn] == [("riddle?", [WRONG])] * 2 + [("riddle?", [RIGHT])] * 2
-    left = [row for row in run.rows if not row.drawn]
-    assert sorted(row.role for row in left) == ["helper", "helper", "member", "member"]
+    undrawn = [row for row in run.rows if not row.drawn]
+    assert sorted(row.role for row in undrawn) == ["helper", "helper", "member", "member"]
     assert run.fact("attempt") == [1, 2, -1, -2]
-    assert {row.prompt for row in left if row.role == "member"} == {"it is right\n\nriddle?"}
-    known = np.isfinite(run.batch.column("behaviour_logprob", "token"))
-    assert known.tolist() == [True] * (2 * (len(WRONG) + 1)) + [False] * (2 * (len(RIGHT) + 1))
+    assert {row.prompt for row in undrawn if row.role == "member"} == {"it is right\n\nriddle?"}
+    is_sampled = np.isfinite(run.batch.column("behaviour_logprob", "token"))
+    assert is_sampled.tolist() == [True] * (2 * (len(WRONG) + 1)) + [False] * (2 * (len(RIGHT) + 1))
     credited = recipes.AGENT_RLVR.credit(run.batch)
     assert credited.column("pair", "draw").tolist() == [0, 1, 0, 1]
     assert credited.column("advantage", "draw").tolist() == [-1, -1, 1, 1]
@@ -149,7 +149,7 @@ def test_ad_hint_sets_the_hint_length_by_difficulty() -> None:
     assert {row.trained for row in run.rows[4:]} == {f"0123{WRONG}{END}"}
     # None: w = 0.6, 6 tokens. All: no second round.
     assert solve(program, in_turn(WRONG), world=world).rows[-1].actions == ["012345" + WRONG]
-    assert solve(program, in_turn(RIGHT), world=world).asked == 4
+    assert solve(program, in_turn(RIGHT), world=world).num_requests == 4
     # The noise is 0.05 N(0, 1): at u = 0.975, N = 1.96.
     assert HintsByDifficulty().share(0.5, 0.9750021) == pytest.approx(0.35 + 0.05 * 1.96, abs=1e-6)
 
@@ -182,13 +182,13 @@ def after_one(recipe: Recipe, first: Speaker, second: Speaker, folder: Any, task
     """Return the rollouts of a recipe's second iteration, on a store that has the first."""
     with arl.Store.open(folder) as store:
         for iteration, speaker in enumerate((first, second)):
-            heard = Heard(script(speaker))
-            collect = arl.Collector(heard, Riddles(), recipe, store=store, task_pool=task_pool)
+            recorder = RecordingEngine(script(speaker))
+            collect = arl.Collector(recorder, Riddles(), recipe, store=store, task_pool=task_pool)
             batch = collect(**options)
-            check_sampled(batch, heard)
+            check_sampled(batch, recorder)
             if not iteration:
                 collect.end_iteration(recipes.GRPO.credit(batch), {})
-        return told(batch), batch
+        return rows_of(batch), batch
 
 
 def test_icpo_shows_a_demonstration_and_trains_without(tmp_path: Any) -> None:
@@ -199,10 +199,10 @@ def test_icpo_shows_a_demonstration_and_trains_without(tmp_path: Any) -> None:
         return RIGHT if "by heart" in context else WRONG
 
     rows, batch = after_one(recipe, in_turn(f"by heart {RIGHT}"), second, tmp_path, tasks=1, group_size=8)
-    drawn = [row for row in rows if row.drawn]
-    assert [(row.prompt, row.actions) for row in drawn] == [("riddle?", [WRONG])] * 7 + [("riddle?", [RIGHT])]
-    [shown] = [row for row in rows if not row.drawn]
-    assert shown.prompt == f"by heart {RIGHT}\n\nriddle?"
+    draws = [row for row in rows if row.drawn]
+    assert [(row.prompt, row.actions) for row in draws] == [("riddle?", [WRONG])] * 7 + [("riddle?", [RIGHT])]
+    [demonstrated] = [row for row in rows if not row.drawn]
+    assert demonstrated.prompt == f"by heart {RIGHT}\n\nriddle?"
     assert batch.column("shown", "draw").tolist() == [0] * 7 + [1]
 
 
@@ -211,8 +211,8 @@ def test_earlier_solutions_of_a_task_are_retrieved(tmp_path: Any) -> None:
     texts = [f"{word} {RIGHT}" for word in ("one", "two", "three", "four")]
     speaker = in_turn(*texts, WRONG)
     rows, batch = after_one(recipes.RETRIEVAL, speaker, lambda *_: WRONG, tmp_path, task_pool=1, tasks=1, group_size=5)
-    shown = "\n\n".join(texts[1:])
-    assert [row.prompt for row in rows] == [f"{shown}\n\nriddle?"] * 5
+    retrieved = "\n\n".join(texts[1:])
+    assert [row.prompt for row in rows] == [f"{retrieved}\n\nriddle?"] * 5
     assert batch.column("retrieved", "draw").tolist() == [1] * 5
     alone = solve(recipes.RETRIEVAL, in_turn(RIGHT, WRONG), group_size=2)
     assert alone.fact("retrieved") == [0, 0], "nothing was solved yet"
@@ -220,10 +220,10 @@ def test_earlier_solutions_of_a_task_are_retrieved(tmp_path: Any) -> None:
 
 def test_icpo_drops_failed_rollouts_that_had_a_demonstration() -> None:
     members = RolloutSpec(7) + RolloutSpec(1, hint=FixedHint("an example"), train_without_hint=True, fact="shown")
-    for at_least, kept in ((1.0, 7), (None, 8)):
+    for at_least, num_draws in ((1.0, 7), (None, 8)):
         program = OneDemonstration(members=members, column="success", at_least=at_least)
         run = solve(program, in_turn(*[RIGHT] * 7, WRONG))
-        assert (run.asked, len(run.drawn)) == (8, kept)
+        assert (run.num_requests, len(run.drawn)) == (8, num_draws)
     alone = solve(recipes.ICPO, in_turn(*[RIGHT] * 7, WRONG))
     assert alone.fact("shown") == [0] * 8, "nothing was solved yet, and so nothing is shown"
 
@@ -236,27 +236,27 @@ def test_xrpo_spends_where_the_interval_shrinks_most() -> None:
     # Without a spread only the second part is left.
     assert program.priority(np.zeros(4), 8) == pytest.approx(0.074116, abs=1e-6)
     assert program.priority(np.array([1.0]), 8) == np.inf
-    asked: dict[str, int] = {}
+    requests: dict[str, int] = {}
 
-    class Named(Riddles):
+    class NamedTasks(Riddles):
         def reset(self, task: Any, seed: int) -> Any:
             episode = super().reset(task, seed)
             episode.observation = task.task_id
             return episode
 
-    names = [task.task_id for task in Named().tasks(64)]
+    names = [task.task_id for task in NamedTasks().tasks(64)]
 
     def speak(context: str, request: Request) -> str:
         del request
         name = max((name for name in names if f"{name}<" in context), key=len)
-        asked[name] = asked.get(name, 0) + 1
+        requests[name] = requests.get(name, 0) + 1
         # The first requested task is mixed, the others are always solved.
-        return WRONG if name == next(iter(asked)) and asked[name] % 2 else RIGHT
+        return WRONG if name == next(iter(requests)) and requests[name] % 2 else RIGHT
 
-    run = solve(PriorityRounds(budget=6, per_round=2), speak, world=Named(), tasks=3)
+    run = solve(PriorityRounds(budget=6, per_round=2), speak, world=NamedTasks(), tasks=3)
     # 3 * 6 = 18: 4 each, then three rounds of 2. The mixed task comes first in each, the others share the rest.
-    assert sum(asked.values()) == 18
-    assert sorted(asked.values()) == [5, 6, 7]
+    assert sum(requests.values()) == 18
+    assert sorted(requests.values()) == [5, 6, 7]
     assert np.bincount(run.batch.column("group_id", "draw").astype(int)).sum() == 18
 
 
@@ -280,12 +280,12 @@ def test_dyna_mind_shows_half_of_a_group_the_results_of_their_plans() -> None:
 
 def test_ampo_takes_the_clearest_teachers() -> None:
     recipe = recipes.AMPO.replace(rollout=TeacherReplacement(teachers=("a", "b", "c")))
-    asked: list[int] = []
+    seeds: list[int] = []
 
     def speak(context: str, request: Request) -> str:
         del context
-        asked.append(request.seed)
-        return WRONG if len(asked) <= 4 else f"{len(asked) - 4} {RIGHT}"
+        seeds.append(request.seed)
+        return WRONG if len(seeds) <= 4 else f"{len(seeds) - 4} {RIGHT}"
 
     def comprehension(paths: list[Any]) -> list[float]:
         assert len(paths) == 3
@@ -296,7 +296,7 @@ def test_ampo_takes_the_clearest_teachers() -> None:
     assert sorted(run.fact("taught")) == [0, 0, 1, 1]
     assert sum(row.role == "helper" for row in run.rows) == 3
     solved = solve(recipe, in_turn(RIGHT, WRONG), models={"comprehension": comprehension})
-    assert (solved.asked, len(solved.drawn)) == (4, 4)
+    assert (solved.num_requests, len(solved.drawn)) == (4, 4)
 
 
 def test_brorl_trains_a_part_of_a_large_group() -> None:
@@ -312,7 +312,7 @@ def test_brorl_trains_a_part_of_a_large_group() -> None:
             running -= 1
 
     run = solve(Counting(count=10, piece=4, trained=3), in_turn(RIGHT, WRONG))
-    assert (run.asked, len(run.drawn), most) == (10, 10, 4)
+    assert (run.num_requests, len(run.drawn), most) == (10, 10, 4)
     assert sum(bool(row.trained) for row in run.drawn) == 3
     scored = recipes.GRPO.credit(run.batch)
     # All ten vote: mean 1/10, std with n - 1: sqrt(0.09 * 10 / 9) = 0.316228; A = 0.9 / 0.316228 = 2.84604.
@@ -445,4 +445,4 @@ def test_no_group_is_larger_than_its_budget(name: str, share: float, tasks: int,
     )
     groups = np.bincount(run.batch.column("group_id", "draw").astype(int), minlength=tasks)
     assert groups.max() <= case.most
-    assert run.asked > 0
+    assert run.num_requests > 0

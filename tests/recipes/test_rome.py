@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from riddles import RIGHT, WRONG, Riddles, Row, check_resumes, script, solve, step, told
-from sampled import Heard, check_sampled
+from riddles import RIGHT, WRONG, Riddles, Row, check_resumes, rows_of, script, solve, step
+from sampled import RecordingEngine, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -48,10 +48,10 @@ def test_members_start_after_anchors_and_the_expert_joins_a_failed_group() -> No
     )
     credited = recipe.credit(batch)
     expert = np.repeat(run.fact("expert"), np.diff(batch.offsets("token")[batch.offsets("step")])) == 1.0
-    own = credited.column("trainable", "token").astype(bool) & expert
-    assert own.sum() == len(trained[3].replace("<|im_end|>", "."))
-    assert set(credited.column("advantage", "token")[own].tolist()) == {1.0}
-    assert set(credited.column("weight", "token")[own].tolist()) == {1.0}
+    is_trained = credited.column("trainable", "token").astype(bool) & expert
+    assert is_trained.sum() == len(trained[3].replace("<|im_end|>", "."))
+    assert set(credited.column("advantage", "token")[is_trained].tolist()) == {1.0}
+    assert set(credited.column("weight", "token")[is_trained].tolist()) == {1.0}
 
 
 def test_no_expert_joins_after_a_success_or_without_a_solution() -> None:
@@ -66,54 +66,54 @@ def test_no_expert_joins_after_a_success_or_without_a_solution() -> None:
 
 def runs(recipe: Recipe, folder: Path, world: Riddles, iterations: int) -> list[tuple[list[float], list[Row]]]:
     """Return the start of each iteration, and its draws."""
-    found = []
+    results = []
     with arl.Store.open(folder, sync="never") as store:
         for _ in range(iterations):
-            heard = Heard(script(near_the_end))
-            collect = arl.Collector(heard, world, recipe, store=store, task_pool=1)
+            recorder = RecordingEngine(script(near_the_end))
+            collect = arl.Collector(recorder, world, recipe, store=store, task_pool=1)
             batch = collect(tasks=1, group_size=2)
-            check_sampled(batch, heard)
-            given = batch.column("given", "draw")[batch.column("expert", "draw") == 0]
-            found.append((given.tolist(), [row for row in told(batch) if row.drawn]))
+            check_sampled(batch, recorder)
+            chunks = batch.column("given", "draw")[batch.column("expert", "draw") == 0]
+            results.append((chunks.tolist(), [row for row in rows_of(batch) if row.drawn]))
             collect.end_iteration(batch, {})
-    return found
+    return results
 
 
 def test_a_task_is_rolled_back_while_it_is_learned(tmp_path: Path) -> None:
     recipe = recipes.ROME.replace(rollout=FromChunks(kind="rollback", learned=1.0))
-    found = runs(recipe, tmp_path, Riddles(EXPERT), 4)
+    results = runs(recipe, tmp_path, Riddles(EXPERT), 4)
     # K - 1 = 3 chunks are given, then two, after which no rollout succeeds: the third chunk decides.
-    assert [given for given, _ in found] == [[3.0, 3.0], [2.0, 2.0], [2.0, 2.0], [2.0, 2.0]]
-    assert [len(drawn) for _, drawn in found] == [2, 3, 3, 3], "the expert is imitated there"
+    assert [chunks for chunks, _ in results] == [[3.0, 3.0], [2.0, 2.0], [2.0, 2.0], [2.0, 2.0]]
+    assert [len(draws) for _, draws in results] == [2, 3, 3, 3], "the expert is imitated there"
     program = FromChunks(kind="rollback")
     state = program.initial_state()
     batch = solve(program, near_the_end, world=Riddles(EXPERT), group_size=2).batch
-    for left in (2, 2):  # the batch reports three given chunks, whatever happened meanwhile
+    for num_chunks in (2, 2):  # the batch reports three given chunks, whatever happened meanwhile
         state = program.next(state, IterationRecord(0, batch))
-        assert list(state["given"].values()) == [left]
+        assert list(state["given"].values()) == [num_chunks]
 
 
 def test_an_earlier_success_of_the_run_serves_as_the_expert(tmp_path: Path) -> None:
     """A task without a solution starts from its latest success."""
-    left = [2]
+    remaining = [2]
 
     def speak(context: str, request: Request) -> str:
         del request
         if "look" not in context.split("riddle?")[1]:
             return "look"
-        left[0] -= 1
-        return RIGHT if left[0] >= 0 else WRONG
+        remaining[0] -= 1
+        return RIGHT if remaining[0] >= 0 else WRONG
 
     recipe = recipes.ROME.replace(rollout=FromChunks(anchors=2, imitate=False))
     with arl.Store.open(tmp_path, sync="never") as store:
         for iteration in range(2):
-            heard = Heard(script(speak))
-            collect = arl.Collector(heard, Riddles(()), recipe, store=store, task_pool=1)
+            recorder = RecordingEngine(script(speak))
+            collect = arl.Collector(recorder, Riddles(()), recipe, store=store, task_pool=1)
             batch = collect(tasks=1, group_size=2)
-            check_sampled(batch, heard)
+            check_sampled(batch, recorder)
             assert batch.column("given", "draw").tolist() == [[0.0, 0.0], [0.0, 1.0]][iteration]
             collect.end_iteration(batch, {})
-    first, second = (row for row in told(batch) if row.drawn)
+    first, second = (row for row in rows_of(batch) if row.drawn)
     assert [action for action in first.actions if action] == ["look", WRONG]
     assert [action for action in second.actions if action] == ["look", WRONG]
     assert (first.trained, second.trained) == ("look<|im_end|>" + WRONG + "<|im_end|>", WRONG + "<|im_end|>")

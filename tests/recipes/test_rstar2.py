@@ -56,7 +56,7 @@ def test_as_many_survive_and_without_a_seed_the_cleanest(failures: int, successe
 
 
 def test_clean_successes_come_first_and_are_drawn_by_chance() -> None:
-    seen = set()
+    selections = set()
     for seed in range(8):
         batch = small(
             [(0, [1])] * 6,
@@ -67,8 +67,8 @@ def test_clean_successes_come_first_and_are_drawn_by_chance() -> None:
         survives = np.isfinite(column(ResampleOnCorrect(count=3, penalty="x", at_least=1, seed=seed)(batch)))
         assert survives.sum() == 3
         assert survives[1:4].sum() == 2
-        seen.add(survives.tobytes())
-    assert len(seen) > 1
+        selections.add(survives.tobytes())
+    assert len(selections) > 1
     with pytest.raises(InvalidInputError, match=r"penalties: -0.5 is negative; give at least 0, or seed=None"):
         ResampleOnCorrect(penalty="x")(batch.with_columns("draw", x=[-0.5, *[0.0] * 5]))
 

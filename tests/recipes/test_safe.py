@@ -8,11 +8,11 @@ from agentrl_core.recipes.safe import PredictivePenalty
 
 
 def prices(price: PredictivePenalty, *measured: tuple[float, float, float]) -> list[float]:
-    state, found = price.initial_state(), []
+    state, values = price.initial_state(), []
     for numbers in measured:
         state = price.moved(state, dict(zip(price.reads, numbers, strict=True)))
-        found.append(price.value(state))
-    return found
+        values.append(price.value(state))
+    return values
 
 
 def test_the_threshold_follows_the_reward() -> None:
@@ -21,8 +21,8 @@ def test_the_threshold_follows_the_reward() -> None:
     # (0.3 + 0.3 * 0.049 + 0.01 * 0.049 + 0.05 * 0.049) 1.5 = 0.47646; gate 2/4 = 0.5.
     # Then kl = 0.595; the average 0.05 -> 0.0975: e = 0.0465, I = 0.0955, change -0.0025:
     # (0.3 + 0.01395 + 0.000955 - 0.000125) 1.5 = 0.47217; entropy 9.9: gate at least 0.5.
-    found = prices(PredictivePenalty(), (5.0, 0.9, 0.0), (1.0, 3.9, 1.0), (1.0, 9.9, 1.0))
-    assert found == pytest.approx([0.02, 0.2 * 0.07354 * 0.5, 0.2 * 0.12283 * 0.5])
+    values = prices(PredictivePenalty(), (5.0, 0.9, 0.0), (1.0, 3.9, 1.0), (1.0, 9.9, 1.0))
+    assert values == pytest.approx([0.02, 0.2 * 0.07354 * 0.5, 0.2 * 0.12283 * 0.5])
 
 
 @pytest.mark.parametrize(

@@ -26,26 +26,26 @@ def line(name: str, *attempts: list[str]) -> str:
 
 def test_half_of_the_groups_are_others(tmp_path: Path) -> None:
     # One group has equal rewards and is skipped; of the two others one attempt looks first, and one never answers.
-    alike = line("other 0", [WRONG], [WRONG])
+    equal = line("other 0", [WRONG], [WRONG])
     mixed = line("other 1", [RIGHT], [WRONG]) + line("other 2", ["look", RIGHT], ["look", "look"], [WRONG])
-    (tmp_path / "other.jsonl").write_text(alike + mixed)
+    (tmp_path / "other.jsonl").write_text(equal + mixed)
     run = solve(SharedExperience(folder=str(tmp_path), node="own"), chance, tasks=4, group_size=4)
     shared = [bool(value) for value in run.fact("shared")]
     names = run.batch.texts("task_id", "draw")
     assert [name for name, other in zip(names, shared, strict=True) if other].count("other 0") == 0
-    told = {name: [] for name in ("other 1", "other 2")}
+    shared_rows = {name: [] for name in ("other 1", "other 2")}
     for name, other, row, reward in zip(names, shared, run.drawn, run.fact("reward"), strict=True):
         if other:
-            told[name].append((row.actions, row.status, reward))
+            shared_rows[name].append((row.actions, row.status, reward))
             assert row.trained, "they are trained"
-    assert told["other 1"] == [([RIGHT], "finished", 1.0), ([WRONG], "finished", 0.0)]
-    assert told["other 2"][0] == (["look", RIGHT], "finished", 1.0)
-    assert told["other 2"][1][:2] == (["look", "look"], "truncated")
+    assert shared_rows["other 1"] == [([RIGHT], "finished", 1.0), ([WRONG], "finished", 0.0)]
+    assert shared_rows["other 2"][0] == (["look", RIGHT], "finished", 1.0)
+    assert shared_rows["other 2"][1][:2] == (["look", "look"], "truncated")
     assert shared.count(False) == 2 * 4, "two groups of its own are left"
-    assert run.asked == 8, "what others said is not generated"
-    written = [json.loads(each) for each in (tmp_path / "own.jsonl").read_text().splitlines()]
-    assert [each["task"]["task_id"] for each in written] == list(dict.fromkeys(names[:8]))
-    assert written[0]["attempts"] == [row.actions for row in run.drawn[:4]]
+    assert run.num_requests == 8, "what others said is not generated"
+    lines = [json.loads(each) for each in (tmp_path / "own.jsonl").read_text().splitlines()]
+    assert [each["task"]["task_id"] for each in lines] == list(dict.fromkeys(names[:8]))
+    assert lines[0]["attempts"] == [row.actions for row in run.drawn[:4]]
 
 
 def test_where_too_little_is_offered_the_node_rolls_out_itself(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from agentrl_core.recipes.scaling_inter import Horizon
 def test_a_trajectory_is_truncated_at_the_limit_of_its_stage() -> None:
     run = solve(recipes.SCALING_INTER, in_turn("look"), group_size=2)
     assert [(row.status, row.drawn) for row in run.rows] == [("truncated", True)] * 2
-    assert run.asked == 2 * 10
+    assert run.num_requests == 2 * 10
     program = Horizon(stages=(2, 3), every=4)
     assert [program.limit(iteration) for iteration in range(9)] == [2] * 4 + [3] * 5
     assert solve(program, in_turn("look", "<answer>right</answer>"), group_size=1).rows[0].status == "finished"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import engine, env, recipes, warm_start
@@ -60,15 +60,15 @@ def test_a_recipe_runs_to_a_step(name: str, built: Any) -> None:
     recipe = recipes.get(name).replace(reward=Alternating())
     if SMALLER[name] is not None:
         recipe = recipe.replace(rollout=SMALLER[name])
-    generate = Heard(engine.Transformers(policy, tokenizer))
+    generate = RecordingEngine(engine.Transformers(policy, tokenizer))
     limits = {"sampling": engine.Sampling(max_tokens=12), "context_tokens": 128, "turn_limit": 2}
     collect = arl.Collector(generate, world, recipe, seed=1, task_pool=4, **limits)  # type: ignore[arg-type]
     batch = collect(tasks=2, group_size=4)
     assert batch.num_draws >= 2
     assert check_sampled(batch, generate)
-    for known in ("recomputed_logprob", "reference_logprob"):
-        if known in {column.name for column in recipe.model_columns}:
-            batch = arl.annotate(batch, known, policy, max_tokens=2048)
+    for column_name in ("recomputed_logprob", "reference_logprob"):
+        if column_name in {column.name for column in recipe.model_columns}:
+            batch = arl.annotate(batch, column_name, policy, max_tokens=2048)
     credited = recipe.credit(batch)
     before = [parameter.detach().clone() for parameter in policy.parameters()]
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)

@@ -17,8 +17,8 @@ def column(batch: Batch, name: str, level: str) -> list[float]:
     return batch.column(name, level).astype(float).tolist()
 
 
-def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+def close(actual: object, expected: object, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def test_the_two_measures_of_disagreement_differ() -> None:
     sampled = -(math.log(0.75) + math.log(0.25)) / 2
     exact = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
     for kind, entropy in (("sampled", sampled), ("exact", exact)):
-        found = AnswerEntropyScaled(entropy=kind, coefficient=1.0)(batch)
-        close(column(found, "weight", "draw"), [1.0 - entropy / math.log(4)] * 4)
+        weighted = AnswerEntropyScaled(entropy=kind, coefficient=1.0)(batch)
+        close(column(weighted, "weight", "draw"), [1.0 - entropy / math.log(4)] * 4)
 
 
 def test_impossible_options() -> None:

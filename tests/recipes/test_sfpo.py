@@ -36,7 +36,7 @@ class Tilted(nn.Module):
 
 def trained(recipe: Recipe, iterations: int, entropies: list[float]) -> list[list[float]]:
     """Return theta after each optimizer step of each iteration, and at its end."""
-    model, states, found = Tilted(), dict[str, Any](), []
+    model, states, results = Tilted(), dict[str, Any](), []
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     for iteration in range(iterations):
         nothing = BATCH.select_draws(np.zeros(0, np.int64))
@@ -51,10 +51,10 @@ def trained(recipe: Recipe, iterations: int, entropies: list[float]) -> list[lis
             update.step(optimizer)
             thetas.append(model.theta.item())
         recipe.run_hooks(updates, policy=model)
-        found.append([*thetas, model.theta.item()])
+        results.append([*thetas, model.theta.item()])
         metrics = {**updates.metrics, "entropy": entropies[iteration]}
         states = recipe.next_states(states, IterationRecord.of(batch, metrics))
-    return found
+    return results
 
 
 def step(theta: float) -> float:
@@ -64,12 +64,12 @@ def step(theta: float) -> float:
 
 
 def test_three_fast_steps_a_part_of_the_way_and_a_slow_one() -> None:
-    (found,) = trained(SFPO, 1, [1.0])
-    one = step(0.0)
-    assert one == pytest.approx(RATE * A), "both ratios are 1"
-    three = step(step(one))
-    assert found[:2] == pytest.approx([one, step(one)], abs=1e-7)
-    assert found[-1] == pytest.approx(step(0.8 * three), abs=1e-7)
+    (thetas,) = trained(SFPO, 1, [1.0])
+    first = step(0.0)
+    assert first == pytest.approx(RATE * A), "both ratios are 1"
+    third = step(step(first))
+    assert thetas[:2] == pytest.approx([first, step(first)], abs=1e-7)
+    assert thetas[-1] == pytest.approx(step(0.8 * third), abs=1e-7)
 
 
 def test_an_unlike_entropy_leaves_the_fast_steps_out_from_then_on() -> None:

@@ -34,26 +34,26 @@ def test_a_burst_by_hand(tmp_path: Path) -> None:
         assert burst.mix(state, fresh, 0) is None, "one is not more than 1.5 times 2"
         state = burst.next(state, closed(store, 1, [2.0, 2.0, 2.0, 0.0], [1, 1, 1, 1]))  # type: ignore[arg-type]
         batch = grow(2, {"t": [1.0, 0.0]})
-        found = set()
+        drawn_ids = set()
         for key in range(60):
             draws = burst.mix(state, batch, key)
             assert draws is not None
             assert len(draws) == 2, "4 is a power of two of 4, and the buffer holds 2"
-            found |= set(draws.trajectory_ids.tolist())
+            drawn_ids |= set(draws.trajectory_ids.tolist())
             scores = {3: 3.0, 4: 2.0, 5: 2.0, 6: 2.0}
             expected = [0.5 * (scores[row] - 1.375) for row in draws.trajectory_ids.tolist()]
             assert draws.columns["recalibrated"].tolist() == expected
             assert draws.probability is not None
             assert draws.probability.tolist() == [0.5, 0.5]
-        assert found == {3, 4, 5, 6}
+        assert drawn_ids == {3, 4, 5, 6}
         assert RecalibratedBurst(size=3).mix(state, batch, 0) is None, "4 is not more than 4.5"
         joined = scored(batch.with_stored_draws(store.trajectory_batch(np.unique(draws.trajectory_ids)), draws))
         assert joined.column("votes", "draw").tolist() == [1, 1, 0, 0]
         advantages = SPEAR.replace(reward=SPEAR.chain("reward")[0], weight=None).credit(joined)
         # Fresh: 1 and 0 minus their mean 1/2.
         assert advantages.column("advantage", "draw").tolist() == [0.5, -0.5, *draws.columns["recalibrated"].tolist()]
-        said = keep(store, joined, advantage=[0.5, -0.5, 1.0, 1.0], tool_calls=[1, 1, 1, 1])
-    after = burst.next(state, said)
+        metrics = keep(store, joined, advantage=[0.5, -0.5, 1.0, 1.0], tool_calls=[1, 1, 1, 1])
+    after = burst.next(state, metrics)
     assert after["memory"]["trajectory_id"].tolist() == [8], "what was there is forgotten, its own success comes"
     assert after["means"].tolist() == [1.25, 1.5, 0.5], "stored rollouts are in no mean"
 
@@ -74,9 +74,9 @@ class Tools(SmallWorld):
     facts = {"tool_calls": ExtraColumn("trajectory")}  # noqa: RUF012 - as an author writes it
 
     def __init__(self) -> None:
-        super().__init__(self.answered)
+        super().__init__(self.outcome)
 
-    def answered(self, task: Task, seed: int, actions: list[str]) -> StepResult:
+    def outcome(self, task: Task, seed: int, actions: list[str]) -> StepResult:
         del task, actions
         return StepResult(reward=float(seed % 2), terminated=True, success=bool(seed % 2), facts={"tool_calls": 2.0})
 
@@ -106,9 +106,9 @@ def test_a_run_trains_bursts_in_a_separate_pass(tmp_path: Path) -> None:
             advantages = np.asarray(batch.column("advantage", "draw"))
             assert (advantages[stored] > 0).all()
             assert (~stored == FRESH.holds(batch)).all()
-            said = [reason for reason in draw_reasons(batch) if reason]
-            assert len(said) == stored.sum()
-            assert all("better than the median of the groups" in reason for reason in said)
+            reasons = [reason for reason in draw_reasons(batch) if reason]
+            assert len(reasons) == stored.sum()
+            assert all("better than the median of the groups" in reason for reason in reasons)
             collect.end_iteration(batch, updates.metrics)
         assert store.verify() == []
     assert bursts[0] == 0

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from riddles import RIGHT, WRONG, Riddles, Run, check_resumes, script, solve, step, told
-from sampled import Heard, check_sampled
+from riddles import RIGHT, WRONG, Riddles, Run, check_resumes, rows_of, script, solve, step
+from sampled import RecordingEngine, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -22,7 +22,7 @@ from agentrl_core.rollout import Group
 
 def speaker(right: int, *, question: str = "what is it?", checked: bool = True) -> Callable[[str, Request], str]:
     """Return a speaker: a proposer that looks once and then asks; a helper with or without the answer; solvers."""
-    left = [right]
+    remaining = [right]
 
     def speak(context: str, request: Request) -> str:
         del request
@@ -33,8 +33,8 @@ def speaker(right: int, *, question: str = "what is it?", checked: bool = True) 
             assert "go on" in context
             return RIGHT if checked else WRONG
         assert question in context
-        left[0] -= 1
-        return RIGHT if left[0] >= 0 else WRONG
+        remaining[0] -= 1
+        return RIGHT if remaining[0] >= 0 else WRONG
 
     return speak
 
@@ -43,7 +43,7 @@ def speaker(right: int, *, question: str = "what is it?", checked: bool = True) 
 def test_the_reward_of_a_proposer_is_the_failure_rate_of_the_solvers(right: int, paid: float) -> None:
     run = solve(recipes.SSP, speaker(right), group_size=1)
     # Two actions of the proposer, one of the helper, five of solvers.
-    assert run.asked == 2 + 1 + 5
+    assert run.num_requests == 2 + 1 + 5
     assert [row.role for row in run.rows].count("helper") == 1
     proposers, rewards = run.fact("proposer"), run.fact("reward")
     assert proposers.count(1.0) == 1
@@ -57,9 +57,9 @@ def test_the_reward_of_a_proposer_is_the_failure_rate_of_the_solvers(right: int,
 
 def test_a_question_that_is_not_valid_has_no_solvers() -> None:
     unchecked = solve(recipes.SSP, speaker(5, checked=False), group_size=1)
-    assert (unchecked.asked, len(unchecked.drawn), unchecked.fact("reward")) == (3, 1, [0.0])
+    assert (unchecked.num_requests, len(unchecked.drawn), unchecked.fact("reward")) == (3, 1, [0.0])
     empty = solve(recipes.SSP, speaker(5, question=" "), group_size=1)
-    assert (empty.asked, len(empty.drawn)) == (2, 1)
+    assert (empty.num_requests, len(empty.drawn)) == (2, 1)
 
 
 def test_the_recipe_resumes_and_takes_an_optimizer_step() -> None:
@@ -74,7 +74,7 @@ def test_the_recipe_resumes_and_takes_an_optimizer_step() -> None:
 
 def proposals(run: Any) -> list[float]:
     """Return the rewards of the proposers."""
-    return [paid for paid, told in zip(run.fact("reward"), run.fact("proposer"), strict=True) if told == 1.0]
+    return [paid for paid, proposer in zip(run.fact("reward"), run.fact("proposer"), strict=True) if proposer == 1.0]
 
 
 def iterations(speakers: list[Any], folder: Path, recipe: Recipe = recipes.SSP, tasks: int = 2) -> list[Run]:
@@ -82,22 +82,22 @@ def iterations(speakers: list[Any], folder: Path, recipe: Recipe = recipes.SSP, 
     runs = []
     for speak in speakers:
         with arl.Store.open(folder, sync="never") as store:
-            heard = Heard(script(speak))
-            collect = arl.Collector(heard, Riddles(), recipe, store=store, task_pool=64)
+            recorder = RecordingEngine(script(speak))
+            collect = arl.Collector(recorder, Riddles(), recipe, store=store, task_pool=64)
             batch = collect(tasks=tasks, group_size=1)
-            runs.append(Run(batch, told(batch), len(heard.said), check_sampled(batch, heard)))
+            runs.append(Run(batch, rows_of(batch), len(recorder.exchanges), check_sampled(batch, recorder)))
             collect.end_iteration(batch, {})
     return runs
 
 
-def asks(question: str, seen: list[str], *, valid: bool = True) -> Callable[[str, Request], str]:
+def asks(question: str, contexts: list[str], *, valid: bool = True) -> Callable[[str, Request], str]:
     """Return a proposer that looks and asks, a check that passes or not, right solvers; record the questions."""
 
     def speak(context: str, request: Request) -> str:
         del request
         if "Find a question" in context:
             return f"<question>{question}</question>" if "go on" in context else "look"
-        seen.append(context)
+        contexts.append(context)
         if "What is known" in context:
             return RIGHT if valid else WRONG
         return RIGHT
@@ -106,13 +106,14 @@ def asks(question: str, seen: list[str], *, valid: bool = True) -> Callable[[str
 
 
 def test_a_question_that_is_not_valid_is_replaced_by_an_earlier_one(tmp_path: Path) -> None:
-    seen: list[list[str]] = [[], [], []]
+    contexts: list[list[str]] = [[], [], []]
     first, second, third = iterations(
-        [asks("one?", seen[0]), asks("two?", seen[1], valid=False), asks("three?", seen[2], valid=False)], tmp_path
+        [asks("one?", contexts[0]), asks("two?", contexts[1], valid=False), asks("three?", contexts[2], valid=False)],
+        tmp_path,
     )
     assert len(first.drawn) == 2 * (1 + 5)
     # No solver answers two?, so its proposers get the penalty; five solvers each get one? again.
-    solvers = [context for context in seen[1] if "What is known" not in context]
+    solvers = [context for context in contexts[1] if "What is known" not in context]
     assert len(solvers) == 2 * 5
     assert all("one?" in context and "two?" not in context for context in solvers)
     assert len(second.drawn) == 2 * (1 + 5)
@@ -120,43 +121,43 @@ def test_a_question_that_is_not_valid_is_replaced_by_an_earlier_one(tmp_path: Pa
     rewards = second.fact("reward")
     assert sum(rewards) == 10.0, "the solvers are right"
     # The pool has the solved questions: one? of both iterations, and never two?.
-    assert all("one?" in context for context in seen[2] if "What is known" not in context)
+    assert all("one?" in context for context in contexts[2] if "What is known" not in context)
     assert proposals(third) == [0.0, 0.0]
 
 
 def test_an_empty_pool_has_no_solvers_and_is_cleared_now_and_then(tmp_path: Path) -> None:
-    seen: list[str] = []
-    [run] = iterations([asks("one?", seen, valid=False)], tmp_path / "empty")
+    contexts: list[str] = []
+    [run] = iterations([asks("one?", contexts, valid=False)], tmp_path / "empty")
     assert (len(run.drawn), proposals(run)) == (2, [0.0, 0.0])
     program = SearchSelfPlay(every=2, keep=0.5)
     recipe = recipes.SSP.replace(rollout=program)
-    runs = iterations([asks("one?", seen), asks("two?", seen)], tmp_path / "cleared", recipe)
+    runs = iterations([asks("one?", contexts), asks("two?", contexts)], tmp_path / "cleared", recipe)
     state = program.initial_state()
     for iteration, each in enumerate(runs):
         state = program.next(state, IterationRecord(iteration, each.batch))
     # Two of each iteration; at the end of the second the newer half stays: int(4 / 2) = 2, those of the second.
     assert [tried["task"]["question"] for tried in state["pool"]] == ["two?", "two?"]
-    kept = SearchSelfPlay(every=3).next(program.initial_state(), IterationRecord(0, runs[0].batch))
-    assert [tried["share"] for tried in kept["pool"]] == [1.0, 1.0]
-    assert SearchSelfPlay(every=1).next(kept, IterationRecord(0, runs[0].batch))["pool"] == []
+    state_of_three = SearchSelfPlay(every=3).next(program.initial_state(), IterationRecord(0, runs[0].batch))
+    assert [tried["share"] for tried in state_of_three["pool"]] == [1.0, 1.0]
+    assert SearchSelfPlay(every=1).next(state_of_three, IterationRecord(0, runs[0].batch))["pool"] == []
 
 
 def test_questions_that_are_too_easy_come_last() -> None:
-    class Known(SearchSelfPlay):
+    class Tasks(SearchSelfPlay):
         def recall(self, group: Group) -> dict[str, Any]:
             del group
             tasks = [vars(Task(f"t {share}", f"{share}?", "riddles", None)) for share in (0.2, 0.4, 1.0)]
             return {"pool": [{"task": task, "share": float(task["question"][:-1])} for task in tasks], "read": []}
 
-    def asked(at_most: float) -> set[str]:
-        seen: list[str] = []
-        solve(Known(reuse_at_most=at_most), asks("new?", seen, valid=False), tasks=12, group_size=1)
-        solvers = [context for context in seen if "What is known" not in context]
+    def questions_up_to(at_most: float) -> set[str]:
+        contexts: list[str] = []
+        solve(Tasks(reuse_at_most=at_most), asks("new?", contexts, valid=False), tasks=12, group_size=1)
+        solvers = [context for context in contexts if "What is known" not in context]
         return {text for text in ("0.2?", "0.4?", "1.0?") for context in solvers if text in context}
 
-    assert asked(0.2) == {"0.2?"}
-    assert asked(1.0) == {"0.2?", "0.4?", "1.0?"}
-    assert asked(0.1) == {"0.2?", "0.4?", "1.0?"}, "where none is so hard, any"
+    assert questions_up_to(0.2) == {"0.2?"}
+    assert questions_up_to(1.0) == {"0.2?", "0.4?", "1.0?"}
+    assert questions_up_to(0.1) == {"0.2?", "0.4?", "1.0?"}, "where none is so hard, any"
 
 
 def test_the_checker_context_includes_documents_of_other_tasks(tmp_path: Path) -> None:
@@ -176,16 +177,16 @@ def test_the_checker_context_includes_documents_of_other_tasks(tmp_path: Path) -
             episode.step = step_  # type: ignore[method-assign]
             return episode
 
-    seen: list[list[str]] = [[], []]
+    recorded: list[list[str]] = [[], []]
     with arl.Store.open(tmp_path, sync="never") as store:
         for place in range(2):
-            heard = Heard(script(asks("what?", seen[place])))
+            recorder = RecordingEngine(script(asks("what?", recorded[place])))
             recipe = recipes.SSP.replace(rollout=SearchSelfPlay(noise=2))
-            collect = arl.Collector(heard, Saying(), recipe, store=store, task_pool=4, seed=3)
+            collect = arl.Collector(recorder, Saying(), recipe, store=store, task_pool=4, seed=3)
             batch = collect(tasks=4, group_size=1)
-            assert check_sampled(batch, heard) > 0
+            assert check_sampled(batch, recorder) > 0
             collect.end_iteration(batch, {})
-    checks = [[context for context in contexts if "What is known" in context] for contexts in seen]
+    checks = [[context for context in contexts if "What is known" in context] for contexts in recorded]
     assert [context.count("about train") for context in checks[0]] == [1, 1, 1, 1], "nothing was read before"
     # Each has its own, and two of the three others of the last iteration.
     for context in checks[1]:
@@ -193,4 +194,4 @@ def test_the_checker_context_includes_documents_of_other_tasks(tmp_path: Path) -
         assert len(documents) == 3
         assert context.count("about train") == 3
     order = [[int(part[0]) for part in context.split("about train ")[1:]] for context in checks[1]]
-    assert any(one != sorted(one) for one in order), "in an order by chance"
+    assert any(numbers != sorted(numbers) for numbers in order), "in an order by chance"

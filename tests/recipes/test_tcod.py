@@ -14,8 +14,8 @@ from agentrl_core.recipes.tcod import TemporalCurriculum
 def test_a_trajectory_is_truncated_at_the_depth_of_its_iteration() -> None:
     run = solve(recipes.TCOD, in_turn("look"), group_size=2)
     assert [(row.status, row.drawn) for row in run.rows] == [("truncated", True)] * 2
-    assert run.asked == 2
-    assert solve(TemporalCurriculum(start=2), in_turn("look", "<answer>right</answer>"), group_size=1).asked == 2
+    assert run.num_requests == 2
+    assert solve(TemporalCurriculum(start=2), in_turn("look", "<answer>right</answer>"), group_size=1).num_requests == 2
     with pytest.raises(RecipeError, match="every=0"):
         TemporalCurriculum(every=0)
 

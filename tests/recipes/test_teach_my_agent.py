@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from pools import Story, pool, wanted
+from pools import Story, pool, selection_request
 
 from agentrl_core.recipes import TEACH_MY_AGENT
 from agentrl_core.select import ComposedSelector
@@ -18,7 +18,7 @@ def test_probabilities_by_hand() -> None:
     state = select.initial_state()
     track = select.track.next(state["track"], story.visits(0, first))
     track = select.track.next(track, story.visits(1, {0: [1.0, 0.0], 1: [0.0, 1.0], 2: [0.0, 0.5]}))
-    state |= {"rows": np.array(story.known), "track": track}
-    chosen = select.choose(pool(5), state, wanted(5, iteration=2), 3)
+    state |= {"rows": np.array(story.tracked), "track": track}
+    chosen = select.choose(pool(5), state, selection_request(5, iteration=2), 3)
     assert chosen.probabilities is not None
     np.testing.assert_allclose(chosen.probabilities[np.argsort(chosen.rows)], [0.44, 0.44, 0.04, 0.04, 0.04])

@@ -23,13 +23,13 @@ CURVES = st.dictionaries(st.sampled_from("abcd"), st.lists(RATES, min_size=2, ma
 
 def similarity(curve: list[float], references: list[list[float]], length: int) -> float:
     """Return the mean cosine of standardised curves, by the formula."""
-    found = []
+    cosines = []
     for other in references:
         x, y = (np.array(each[:length]) for each in (curve, other))
         x, y = ((each - each.mean()) / (each.std() + 1e-8) for each in (x, y))
         norm = float(np.linalg.norm(x) * np.linalg.norm(y))
-        found.append(float(x @ y) / norm if norm else 0.0)
-    return sum(found) / len(found)
+        cosines.append(float(x @ y) / norm if norm else 0.0)
+    return sum(cosines) / len(cosines)
 
 
 @settings(max_examples=150, deadline=None)
@@ -43,22 +43,22 @@ def test_kept_tasks_match_the_definition(
 ) -> None:
     component = SimilarCurves(visits=visits, fraction=fraction, at_least=at_least, similarity="each_curve")
     state = {"labelled": {"z": [0.0, 0.5, 1.0]}, "unlabelled": {"y": [1.0, 0.5, 0.0]}, "chosen": ["y"]}
-    own = {f"own {name}": curve for name, curve in labelled.items()}
+    batch_curves = {f"own {name}": curve for name, curve in labelled.items()}
     candidates = {name: curve for name, curve in unlabelled.items() if len(curve) > visits}
-    references = [[0.0, 0.5, 1.0], *own.values(), [1.0, 0.5, 0.0]]
+    references = [[0.0, 0.5, 1.0], *batch_curves.values(), [1.0, 0.5, 0.0]]
     expected = set()
     if candidates:
         length = min(len(curve) for curve in (*references, *candidates.values()))
-        found = {name: similarity(curve, references, length) for name, curve in candidates.items()}
-        if any(abs(value - at_least) < 1e-6 for value in found.values()):
+        similarities = {name: similarity(curve, references, length) for name, curve in candidates.items()}
+        if any(abs(value - at_least) < 1e-6 for value in similarities.values()):
             return  # rounding decides at the edge
-        expected = {name for name, value in found.items() if value >= at_least}
+        expected = {name for name, value in similarities.items() if value >= at_least}
         count = max(int(fraction * len(candidates)), 1)
-        order = sorted(found, key=lambda name: (-round(found[name], 9), name))
-        if count < len(order) and abs(found[order[count - 1]] - found[order[count]]) < 1e-6:
+        order = sorted(similarities, key=lambda name: (-round(similarities[name], 9), name))
+        if count < len(order) and abs(similarities[order[count - 1]] - similarities[order[count]]) < 1e-6:
             return  # equal ones: any may be first
         expected |= set(order[:count])
-    assert component.kept(state, own, unlabelled) == expected
+    assert component.kept(state, batch_curves, unlabelled) == expected
 
 
 def test_a_chosen_task_remains_a_reference_when_it_is_in_the_batch_again() -> None:
@@ -83,9 +83,9 @@ def test_majorities_by_hand() -> None:
         draw_answer_cluster=[1, 1, 2, 3, 4, 5, 5, 6],
         draw_answer_parsed=[1, 1, 1, 1, 1, 1, 1, 1],
     ).with_columns("draw", score=[0.0] * 5 + [1.0, 0.0, 0.0])
-    made = SimilarCurves(visits=0, at_least=-1.0).add_columns({"labelled": {}, "unlabelled": {}, "chosen": []}, batch)
-    assert made.column("pass_rate", "draw").tolist() == pytest.approx([2 / 3] * 3 + [0.0] * 2 + [1 / 3] * 3)
-    assert made.column("score", "draw").tolist() == [1, 1, 0, 0, 0, 1, 0, 0]
+    scored = SimilarCurves(visits=0, at_least=-1.0).add_columns({"labelled": {}, "unlabelled": {}, "chosen": []}, batch)
+    assert scored.column("pass_rate", "draw").tolist() == pytest.approx([2 / 3] * 3 + [0.0] * 2 + [1 / 3] * 3)
+    assert scored.column("score", "draw").tolist() == [1, 1, 0, 0, 0, 1, 0, 0]
     waits = SimilarCurves().add_columns({"labelled": {}, "unlabelled": {}, "chosen": []}, batch)
     assert np.isnan(waits.column("score", "draw")).tolist() == [True] * 5 + [False] * 3, "labelled tasks alone"
 
@@ -100,19 +100,19 @@ class Learns(SmallWorld):
     }
 
     def __init__(self) -> None:
-        super().__init__(self.answered)
+        super().__init__(self.outcome)
         self.iteration = 0
-        self.asked = 0
+        self.attempts = 0
 
-    def answered(self, task: Task, seed: int, actions: list[str]) -> StepResult:
+    def outcome(self, task: Task, seed: int, actions: list[str]) -> StepResult:
         del seed, actions
         number = int(task.task_id.split()[1])
-        self.asked += 1
+        self.attempts += 1
         rate = self.iteration + 1 if number != 3 else 4 - self.iteration
         # Of four rollouts of a group `rate` give the right answer, the others different wrong answers.
-        right = self.asked % 4 < rate
+        right = self.attempts % 4 < rate
         facts = {"labelled": float(number % 2 == 0), "answer_parsed": 1.0}
-        facts["answer_cluster"] = 0.0 if right else float(self.asked)
+        facts["answer_cluster"] = 0.0 if right else float(self.attempts)
         return StepResult(reward=float(right), terminated=True, success=right, facts=facts)
 
 

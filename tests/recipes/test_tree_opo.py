@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from mazes import Maze
 from rollouts import small
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -45,7 +45,7 @@ def test_a_student_continues_from_prefixes_of_a_teacher_search(tmp_path: Path) -
     searched = search(tmp_path / "teacher")
     recipe = recipes.TREE_OPO.replace(rollout=TeacherPrefixes(teacher=str(tmp_path / "teacher")))
     world = maze()
-    engine = Heard(world)
+    engine = RecordingEngine(world)
     collect = arl.Collector(engine, world, recipe, seed=7, task_pool=3)
     batch = collect(tasks=3, group_size=6)
     assert check_sampled(batch, engine)

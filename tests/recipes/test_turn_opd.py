@@ -24,8 +24,8 @@ def annotated(batch: arl.Batch) -> arl.Batch:
 
 
 def test_full_rollouts_set_the_depth_of_those_after_them() -> None:
-    spoken = ["look", "look", RIGHT, *["look"] * 6, RIGHT, "look", "look", "look", "look"]
-    collect = arl.Collector(script(in_turn(*spoken)), Riddles(), RECIPE, task_pool=64)
+    replies = ["look", "look", RIGHT, *["look"] * 6, RIGHT, "look", "look", "look", "look"]
+    collect = arl.Collector(script(in_turn(*replies)), Riddles(), RECIPE, task_pool=64)
     turns = []
     for _ in range(5):
         batch = annotated(collect(tasks=1, group_size=1))

@@ -20,9 +20,9 @@ def test_returns_break_where_the_expert_was_left() -> None:
         step_reward=[0.2, 1.0, 1.0, 0.5, 1.0, np.nan],
         step_matched=[1, 1, 0, 1, 1, 1],
     )
-    made = MatchedReturns()(batch)
-    close(column(made, "matched_return", "step"), [0.95, 1.5, 1.0, 1.0, 1.0, 0.0])
-    close(column(made, "first_return"), [0.95, 0.0])
+    returned = MatchedReturns()(batch)
+    close(column(returned, "matched_return", "step"), [0.95, 1.5, 1.0, 1.0, 1.0, 0.0])
+    close(column(returned, "first_return"), [0.95, 0.0])
     code = MatchedReturns(with_mismatch=False)(batch)
     close(column(code, "matched_return", "step"), [0.7, 1.0, 1.0, 1.0, 1.0, 0.0])
     close(column(code, "first_return"), [0.7, 0.0])
@@ -39,8 +39,8 @@ def test_advantages_and_the_filter() -> None:
     assert recipes.UI_S1.chain("reward") == (OutcomeScore(), MatchedReturns())
     for link in (MatchedReturns(), *recipes.UI_S1.chain("advantage"), *recipes.UI_S1.chain("weight")):
         batch = link(batch)
-    own = 0.4 * np.sqrt(2.0)
-    of_steps = [0.4 / (own + 1e-6), 0.0, -0.4 / (own + 1e-6), 0.0, 0.0]
+    deviation = 0.4 * np.sqrt(2.0)
+    of_steps = [0.4 / (deviation + 1e-6), 0.0, -0.4 / (deviation + 1e-6), 0.0, 0.0]
     of_groups = [0.0, 0.0, 0.0, 1.0 / (np.sqrt(2.0) + 1e-6), -1.0 / (np.sqrt(2.0) + 1e-6)]
     close(column(batch, level="step"), np.add(of_steps, of_groups))
     # The population standard deviations of the first returns are .4 and 0; those of the scores 0 and 1.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from pools import Story, pool, wanted
+from pools import Story, pool, selection_request
 
 from agentrl_core import _core
 from agentrl_core.recipes import VADE
@@ -18,15 +18,15 @@ def test_evidence_fades_at_two_speeds() -> None:
     state = track.next(track.initial_state(), story.visits(0, {2: [1.0, 0.0] * 4}))
     state = track.next(state, story.visits(3, {2: [1.0] * 8}))
     alpha, beta = track.evidence(state, story.candidates([2, 9], 5))
-    kept = 0.5 * 4 * 0.99**2
-    np.testing.assert_allclose(alpha, [1 + 0.99 * (kept + 8), 1.0])
-    np.testing.assert_allclose(beta, [1 + 0.99 * kept, 1.0])
+    remaining = 0.5 * 4 * 0.99**2
+    np.testing.assert_allclose(alpha, [1 + 0.99 * (remaining + 8), 1.0])
+    np.testing.assert_allclose(beta, [1 + 0.99 * remaining, 1.0])
 
 
 def test_the_most_informative_draws_are_chosen() -> None:
     select = VADE.select
     assert isinstance(select, ComposedSelector)
-    chosen = select.choose(pool(60), {}, wanted(4), 5).rows
+    chosen = select.choose(pool(60), {}, selection_request(4), 5).rows
     seed = _core.rng.structural_seed
     draws = _core.select.beta_draws(np.ones(60), np.ones(60), np.arange(60), seed(seed(5, 0), 2))
     assert chosen.tolist() == np.argsort(-draws * (1 - draws) ** 2)[:4].tolist()

@@ -21,21 +21,23 @@ class SpyGame:
     """All give a clue; then the civilians vote."""
 
     def __init__(self) -> None:
-        self.done: list[dict[str, str]] = []
+        self.moves: list[dict[str, str]] = []
 
     @property
     def observations(self) -> Mapping[str, str]:
         return {name: f"you are {name}, give a clue" for name in PLAYERS}
 
     def turn_of(self) -> tuple[str, ...]:
-        return (PLAYERS, PLAYERS[1:], ())[len(self.done)]
+        return (PLAYERS, PLAYERS[1:], ())[len(self.moves)]
 
     def step(self, actions: Mapping[str, str]) -> dict[str, StepResult]:
-        self.done.append(dict(actions))
-        if len(self.done) == 1:
+        self.moves.append(dict(actions))
+        if len(self.moves) == 1:
             return {name: StepResult("vote", facts={"vote": 0.0}) for name in PLAYERS}
-        votes = {name: sum(said == name for said in actions.values()) for name in PLAYERS}
-        paid = {name: 1.0 if said == "spy" else -1.0 if said in PLAYERS else -0.5 for name, said in actions.items()}
+        votes = {name: sum(action == name for action in actions.values()) for name in PLAYERS}
+        paid = {
+            name: 1.0 if action == "spy" else -1.0 if action in PLAYERS else -0.5 for name, action in actions.items()
+        }
         return {
             name: StepResult(
                 reward=paid.get(name),
@@ -47,7 +49,7 @@ class SpyGame:
         }
 
     def state_key(self) -> bytes:
-        return repr(self.done).encode()
+        return repr(self.moves).encode()
 
 
 class SpyWorld:
@@ -70,7 +72,9 @@ def voting(context: str, request: Request) -> str:
     if "<|im_end|>" not in context.rpartition("give a clue")[2].replace("<|im_end|>", "", 1):
         return "a clue"
     return next(
-        said for name, said in (("first", "spy"), ("second", "first"), ("third", "hm")) if f"you are {name}" in context
+        answer
+        for name, answer in (("first", "spy"), ("second", "first"), ("third", "hm"))
+        if f"you are {name}" in context
     )
 
 
@@ -83,10 +87,10 @@ def test_votes_and_clues_are_learned_by_turns() -> None:
     assert batch.column("suspected", "draw").tolist() == [1, 1, 0, 0]
     # Votes: first 1, second -1, third -0.5: mean -1/6, s^2 = (49 + 25 + 4)/36 / 3 = 26/36.
     scale = np.sqrt(26 / 36) + 1e-8
-    kept = batch.column("keep", "step") != 0
-    assert kept.tolist() == [False, False, True, False, True, False, True]
+    keep = batch.column("keep", "step") != 0
+    assert keep.tolist() == [False, False, True, False, True, False, True]
     np.testing.assert_allclose(
-        batch.column("advantage", "step")[kept], [7 / 6 / scale, -5 / 6 / scale, -1 / 3 / scale], rtol=1e-5
+        batch.column("advantage", "step")[keep], [7 / 6 / scale, -5 / 6 / scale, -1 / 3 / scale], rtol=1e-5
     )
     # Clues are trained after votes were trained long enough. Votes for the civilians 1, 0, 0, mean 1/3; for the spy 1.
     # Spy: -0.1 (1 - 1/3) = -1/15. Civilians: 0.1/3 * 2/3 = 1/45, less 0.1 (v - 1/3): 1/45 - 1/15 and 1/45 + 1/30 twice.
@@ -107,8 +111,8 @@ def test_votes_and_clues_are_learned_by_turns() -> None:
     np.testing.assert_allclose(credited.column("score", "draw"), scores, rtol=1e-5)
     assert sum(scores) == pytest.approx(0.0), "a game's rewards add up to nothing"
     # The baseline of a role moves before it is subtracted: by 0.05 of its mean, which is 1/45 for the civilians.
-    wanted = [0.95 * scores[0], *(score - 0.05 / 45 for score in scores[1:])]
-    np.testing.assert_allclose(credited.column("advantage", "draw"), wanted, rtol=1e-4)
+    expected = [0.95 * scores[0], *(score - 0.05 / 45 for score in scores[1:])]
+    np.testing.assert_allclose(credited.column("advantage", "draw"), expected, rtol=1e-4)
     assert (credited.column("keep", "step") != 0).tolist() == [True, True, False, True, False, True, False]
     # The average is 0.9 (1 - 0.95^20) = 0.577 then, an error above 0.4: back to votes after at least 5 iterations.
     # Too many of the later votes are uncertain, until 20 iterations are over.
@@ -122,28 +126,28 @@ class Relay:
     """Two agents that act one after the other, twice; each is paid for its own actions."""
 
     def __init__(self) -> None:
-        self.done: list[str] = []
+        self.moves: list[str] = []
 
     @property
     def observations(self) -> Mapping[str, str]:
         return {"first": "begin", "second": "wait"}
 
     def turn_of(self) -> tuple[str, ...]:
-        return () if len(self.done) == 4 else (("first", "second")[len(self.done) % 2],)
+        return () if len(self.moves) == 4 else (("first", "second")[len(self.moves) % 2],)
 
     def step(self, actions: Mapping[str, str]) -> dict[str, StepResult]:
-        [(name, said)] = actions.items()
-        self.done.append(said)
+        [(name, action)] = actions.items()
+        self.moves.append(action)
         other = "second" if name == "first" else "first"
-        over = len(self.done) == 4
-        reward = float(len(self.done) if said == "a" else -1)
+        over = len(self.moves) == 4
+        reward = float(len(self.moves) if action == "a" else -1)
         return {
             name: StepResult(None if over else "go on", reward=reward, terminated=over, success=over),
-            other: StepResult(None if over else said, terminated=over, success=over),
+            other: StepResult(None if over else action, terminated=over, success=over),
         }
 
     def state_key(self) -> bytes:
-        return repr(self.done).encode()
+        return repr(self.moves).encode()
 
 
 class RelayWorld(SpyWorld):
@@ -167,12 +171,12 @@ def test_marft_lets_credit_flow_from_agent_to_agent() -> None:
     order = np.empty(4, int)
     order[by_agent] = [0, 2, 1, 3]
     batch = recipe.credit(run.batch.with_columns("step", value=values[order]))
-    wanted, after, later = np.empty(4), 0.0, 0.0
+    expected, after, later = np.empty(4), 0.0, 0.0
     for place in reversed(range(4)):
         delta = place + 1 + 0.99 * later - values[place]
         after = delta + 0.99 * 0.95 * after
-        wanted[place], later = after, values[place]
-    white = (wanted - wanted.mean()) / (wanted.std() + 1e-8)
+        expected[place], later = after, values[place]
+    white = (expected - expected.mean()) / (expected.std() + 1e-8)
     np.testing.assert_allclose(batch.column("advantage", "step"), white[order], rtol=1e-5)
 
 

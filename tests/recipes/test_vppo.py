@@ -19,8 +19,8 @@ def column(batch: Batch, name: str, level: str) -> list[float]:
     return batch.column(name, level).astype(float).tolist()
 
 
-def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+def close(actual: object, expected: object, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 @settings(max_examples=15, deadline=None)
@@ -32,21 +32,21 @@ def test_dependency_on_the_input(seed: int) -> None:
         return
     gap = np.clip((batch.column("perturbed_logprob", "token") - batch.column("behaviour_logprob", "token")), -20, 20)
     dependency = np.minimum(np.exp(gap.astype(float)) - gap - 1.0, 10.0)
-    made = InputDependency()(batch)
-    close(batch_values := np.array(column(made, "dependency", "token"))[there], dependency[there], 1e-4)
+    weighted = InputDependency()(batch)
+    close(batch_values := np.array(column(weighted, "dependency", "token"))[there], dependency[there], 1e-4)
     assert (batch_values >= 0.0).all()
-    own = means(made, "dependency", "draw")
-    known = [value for value in own if value is not None]
-    span = max(known) - min(known)
-    weights = column(made, "weight", "draw")
+    draw_means = means(weighted, "dependency", "draw")
+    finite = [value for value in draw_means if value is not None]
+    span = max(finite) - min(finite)
+    weights = column(weighted, "weight", "draw")
     if span == 0.0:
         assert weights == [1.0] * len(weights)
         return
-    scaled = [None if value is None else (value - min(known)) / span for value in own]
+    scaled = [None if value is None else (value - min(finite)) / span for value in draw_means]
     middle = np.mean([value for value in scaled if value is not None])
     expected = [1.0 if value is None else 0.9 + 0.1 * value / middle for value in scaled]
     close(weights, expected, 1e-4)
-    close(np.mean([w for w, value in zip(weights, own, strict=True) if value is not None]), 1.0, 1e-5)
+    close(np.mean([w for w, value in zip(weights, draw_means, strict=True) if value is not None]), 1.0, 1e-5)
 
 
 def test_impossible_options() -> None:

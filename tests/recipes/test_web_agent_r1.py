@@ -21,20 +21,20 @@ def counting(context: str, request: Request) -> str:
 
 def contexts(program: Rollout) -> list[list[str]]:
     """Return the context of each action: the texts of the messages."""
-    seen: list[list[str]] = []
+    results: list[list[str]] = []
 
     def speak(context: str, request: Request) -> str:
         plain = context.replace("<tool_response>\n", "").replace("\n</tool_response>", "")
         parts = [part.split("\n", 1)[1].split("<|im_end|>")[0] for part in plain.split("<|im_start|>")[1:]]
-        seen.append(parts[:-1])
-        said = sum(each in context for each in ("look a", "look b", "look c"))
+        results.append(parts[:-1])
+        looks = sum(each in context for each in ("look a", "look b", "look c"))
         del request
-        return ("look a", "look b", "look c", RIGHT)[min(len(seen) - 1, 3) if said < 4 else 3]
+        return ("look a", "look b", "look c", RIGHT)[min(len(results) - 1, 3) if looks < 4 else 3]
 
     run = solve(program, speak, group_size=1)
     assert len(run.drawn) == 1
     assert run.drawn[0].status == "finished"
-    return seen
+    return results
 
 
 def test_only_the_newest_page_is_there() -> None:
@@ -62,14 +62,14 @@ def test_each_action_is_trained_once_after_the_context_it_was_sampled_from() -> 
     run = solve(recipes.WEB_AGENT_R1, counting, group_size=2)
     for row in run.drawn:
         assert row.trained.split("<|im_end|>")[:3] == ["look 0", "look 1", "look 2"]
-    found = run.batch.contexts()
-    texts = [TOKENIZER.decode(found.tokens[a:b]) for a, b in pairwise(found.offsets)]
+    batch_contexts = run.batch.contexts()
+    texts = [TOKENIZER.decode(batch_contexts.tokens[a:b]) for a, b in pairwise(batch_contexts.offsets)]
     assert max(text.count("(an earlier page)") for text in texts) == 2
     assert all(text.count("go on") <= 1 for text in texts)
 
 
 def test_a_turn_that_is_not_in_the_context_is_refused() -> None:
-    class Lost(Rollout):
+    class LosesATurn(Rollout):
         async def branch(self, branch: Branch) -> None:
             await branch.turn()
             second = await branch.turn()
@@ -87,7 +87,7 @@ def test_a_turn_that_is_not_in_the_context_is_refused() -> None:
                 "look 1<|im_end|>",
             ]
 
-    solve(Lost(), counting, group_size=1)
+    solve(LosesATurn(), counting, group_size=1)
 
 
 def test_the_recipe_resumes_and_takes_optimizer_steps() -> None:

@@ -54,11 +54,11 @@ def test_a_draw_takes_the_place_of_another_and_votes_in_its_group(store: Store) 
 
 def test_stored_draws_join_their_own_groups_or_new_ones(store: Store) -> None:
     batch = grow(1, {"a": [0, 1]})
-    own = batch.with_stored_draws(store.trajectory_batch([2, 3]), replay.Draws.of([2, 3]))
+    joined = batch.with_stored_draws(store.trajectory_batch([2, 3]), replay.Draws.of([2, 3]))
     stored = int(pl.DataFrame(store.draws)["group_id"][2])
-    assert own.column("group_id", "draw")[2:].tolist() == [stored, stored]
+    assert joined.column("group_id", "draw")[2:].tolist() == [stored, stored]
     with pytest.raises(InvalidInputError, match="is in the batch already"):
-        own.with_stored_draws(store.trajectory_batch([2]), replay.Draws.of([2]))
+        joined.with_stored_draws(store.trajectory_batch([2]), replay.Draws.of([2]))
     anew = batch.with_stored_draws(
         store.trajectory_batch([0, 2, 3]), replay.Draws.of([0, 2, 3], votes_in=-2, new_group=[7, 7, 9])
     )
@@ -77,10 +77,10 @@ def test_columns_of_draws_are_carried_over_and_missing_elsewhere(store: Store) -
     second = first.with_stored_draws(store.trajectory_batch([2]), draws)
     assert np.array_equal(second.column("share", "draw"), [np.nan, np.nan, 0.25, np.nan], equal_nan=True)
     assert second.column("pair", "draw").tolist() == [-1, -1, -1, 5]
-    kept = store.rebase(second)
-    store.append(kept, iteration=1)
+    rebased = store.rebase(second)
+    store.append(rebased, iteration=1)
     store.flush()
-    store.close_iteration(kept.with_columns("draw", share=np.ones(4, np.float32)), {})
+    store.close_iteration(rebased.with_columns("draw", share=np.ones(4, np.float32)), {})
     assert store.batch(1).column("share", "draw").tolist() == [1.0] * 4
 
 
@@ -94,9 +94,9 @@ def test_draws_of_the_batch_itself_can_be_pairs(store: Store) -> None:
     assert joined.column("score", "draw").tolist() == [0, 2, 1, 1, 1, 2, 0, 2, 1, 1, 0]
     assert joined.column("pair", "draw").tolist() == [-1] * 5 + [0, 0, 1, 1, 2, 2]
     assert joined.keys("group_id", "draw").tolist() == [0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
-    kept = store.rebase(joined)
-    store.append(kept, iteration=1)
-    store.close_iteration(kept, {})
+    rebased = store.rebase(joined)
+    store.append(rebased, iteration=1)
+    store.close_iteration(rebased, {})
     assert store.verify() == []
 
 
@@ -115,10 +115,10 @@ def test_a_draw_without_a_vote_is_excluded_from_statistics(store: Store) -> None
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"trajectory_ids": [77]}, "which stored does not have"),
+        ({"trajectory_ids": [77]}, "which is not in stored"),
         ({"votes_in": 99}, "which is not a group of the batch"),
         ({"replaces": 2}, "the batch has 2 draws"),
-        ({"trajectory_ids": [1, 2], "replaces": [0, 0]}, "another draw replaces already"),
+        ({"trajectory_ids": [1, 2], "replaces": [0, 0]}, "another draw replaces too"),
         ({"trajectory_ids": [-9]}, "the batch has 2 draws"),
     ],
 )
@@ -177,8 +177,8 @@ def test_mix_shares_and_replaces(store: Store) -> None:
     assert draws is not None
     joined = batch.with_stored_draws(store.trajectory_batch(draws.trajectory_ids), draws)
     assert (joined.num_draws, joined.num_groups) == (8, 4), "two groups of four are half"
-    whole = replay.Mix(replay.Memory(unit="group", order="oldest"), share=1.0, replaces=True)
-    draws = whole.mix(state, batch, key=1)
+    replacing = replay.Mix(replay.Memory(unit="group", order="oldest"), share=1.0, replaces=True)
+    draws = replacing.mix(state, batch, key=1)
     assert draws is not None
     only = batch.with_stored_draws(store.trajectory_batch(draws.trajectory_ids), draws)
     assert sorted(only.column("trajectory_id", "draw").tolist()) == [0, 1, 2, 3], "the fresh ones are not drawn"
@@ -195,19 +195,19 @@ def test_a_mixture_of_memories_draws_nothing_twice(tmp_path: Path) -> None:
     world = SmallWorld()
     newest = replay.Mix(replay.Memory(unit="group", order="newest"), count=1)
     recipe = GRPO.replace(replay=(newest, replay.Mix(replay.Memory(unit="group"), count=1)))
-    found = []
+    drawn = []
     with Store.open(tmp_path / "run") as store:
         for _ in range(4):
             collect = Collector(world, world, recipe, store=store, task_pool=2)  # a new process each time
             batch = recipe.credit(collect(tasks=1, group_size=2))
             rolled = pl.DataFrame(store.trajectories).select("trajectory_id", pl.col("iteration").alias("rolled"))
             groups = table(batch).join(rolled, on="trajectory_id").group_by("group_id").agg(pl.col("rolled").first())
-            found.append(sorted(groups["rolled"].to_list()))
+            drawn.append(sorted(groups["rolled"].to_list()))
             assert batch.num_draws == 2 * len(groups)
             collect.end_iteration(batch, {})
         assert store.verify() == []
-    assert found[:3] == [[0], [0, 1], [0, 1, 2]]
-    assert found[3] in ([0, 2, 3], [1, 2, 3])
+    assert drawn[:3] == [[0], [0, 1], [0, 1, 2]]
+    assert drawn[3] in ([0, 2, 3], [1, 2, 3])
 
 
 @pytest.mark.parametrize("unit", ["trajectory", "group"])

@@ -66,9 +66,9 @@ def test_a_memory_keeps_the_same_trajectories_as_a_plain_list(
             copies = {name: value.copy() for name, value in before.items()}
             state = memory.next(state, closed)
             assert all((before[name] == copies[name]).all() for name in before), "the state before stays as it is"
-            kept = MemoryRows.from_state(state)
-            assert kept.trajectory_id.tolist() == [row[0] for row in plain]
-            assert kept.iteration.tolist() == [row[2] for row in plain]
+            remembered = MemoryRows.from_state(state)
+            assert remembered.trajectory_id.tolist() == [row[0] for row in plain]
+            assert remembered.iteration.tolist() == [row[2] for row in plain]
 
 
 def test_a_memory_of_groups_keeps_them_whole(tmp_path: Path) -> None:
@@ -77,11 +77,11 @@ def test_a_memory_of_groups_keeps_them_whole(tmp_path: Path) -> None:
     with Store.open(tmp_path / "run") as store:
         for iteration, groups in enumerate(({"a": [0, 1], "b": [0, 0]}, {"a": [1, 1, 0]}, {"c": [0, 1]})):
             state = memory.next(state, keep(store, grow(iteration, groups)))
-    kept = MemoryRows.from_state(state)
-    assert kept.iteration.tolist() == [1, 1, 1, 2, 2], "the oldest group went, the one without success never came"
-    rows, chances = memory.draw(kept, 1, key=3)
-    assert len(set(kept.group_id[rows].tolist())) == 1
-    assert len(rows) == (kept.group_id == kept.group_id[rows[0]]).sum(), "a group is drawn whole"
+    remembered = MemoryRows.from_state(state)
+    assert remembered.iteration.tolist() == [1, 1, 1, 2, 2], "the oldest group went, the one without success never came"
+    rows, chances = memory.draw(remembered, 1, key=3)
+    assert len(set(remembered.group_id[rows].tolist())) == 1
+    assert len(rows) == (remembered.group_id == remembered.group_id[rows[0]]).sum(), "a group is drawn whole"
     assert chances is not None
     assert chances.tolist() == [0.5] * len(rows)
 
@@ -99,16 +99,16 @@ def test_a_memory_keeps_only_draws_that_match_its_filter(tmp_path: Path) -> None
         (Where(column="nobody_made_it", above=0.0), []),
     ):
         memory = replay.Memory(where=where)
-        kept = MemoryRows.from_state(memory.next(memory.initial_state(), closed))
-        assert kept.trajectory_id.tolist() == expected
+        remembered = MemoryRows.from_state(memory.next(memory.initial_state(), closed))
+        assert remembered.trajectory_id.tolist() == expected
 
 
 def test_further_columns_are_stored_by_their_names(tmp_path: Path) -> None:
     memory = replay.Memory(keep=("advantage", "reward"))
     with Store.open(tmp_path / "run") as store:
         closed = keep(store, grow(0, {"a": [0.0, 1.0], "b": [1.0]}), advantage=[-0.5, 0.5, 0.0])
-    kept = MemoryRows.from_state(memory.next(memory.initial_state(), closed), memory.keep)
-    assert {name: column.tolist() for name, column in kept.columns.items()} == {
+    remembered = MemoryRows.from_state(memory.next(memory.initial_state(), closed), memory.keep)
+    assert {name: column.tolist() for name, column in remembered.columns.items()} == {
         "advantage": [-0.5, 0.5, 0.0],
         "reward": [0.0, 1.0, 1.0],
     }
@@ -117,11 +117,11 @@ def test_further_columns_are_stored_by_their_names(tmp_path: Path) -> None:
 
 
 def rows_of(scores: list[float]) -> MemoryRows:
-    kept = MemoryRows.empty()
+    remembered = MemoryRows.empty()
     count = len(scores)
     return MemoryRows(
         **{
-            name: np.zeros(count, getattr(kept, name).dtype)
+            name: np.zeros(count, getattr(remembered, name).dtype)
             for name in ("group_id", "task", "iteration", "version", "uses", "drawn_last")
         },
         trajectory_id=np.arange(count, dtype=np.int64),
@@ -131,18 +131,18 @@ def rows_of(scores: list[float]) -> MemoryRows:
 
 
 def test_orders_by_hand() -> None:
-    kept = rows_of([2.0, 9.0, 1.0])
+    remembered = rows_of([2.0, 9.0, 1.0])
     for order, expected in (("oldest", [0, 1]), ("newest", [2, 1]), ("best", [1, 0])):
-        rows, _ = replay.Memory(order=order).draw(kept, 2, key=0)  # type: ignore[arg-type]
+        rows, _ = replay.Memory(order=order).draw(remembered, 2, key=0)  # type: ignore[arg-type]
         assert rows.tolist() == expected
-    assert sorted(replay.Memory().draw(kept, 9, key=1)[0].tolist()) == [0, 1, 2]
+    assert sorted(replay.Memory().draw(remembered, 9, key=1)[0].tolist()) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("order", "weights"), [("proportional", [1.0, 2.0, 5.0]), ("rank", [1 / 3, 1 / 2, 1.0])])
 def test_the_probability_of_one_draw_follows_its_priority(order: str, weights: list[float]) -> None:
     """Priorities 1, 2, 5: P = p / 8; ranks 3, 2, 1: P = (1/3, 1/2, 1) / (11/6). 20 000 draws, 2 degrees of freedom."""
-    memory, kept = replay.Memory(order=order), rows_of([1.0, 2.0, 5.0])  # type: ignore[arg-type]
-    counts = np.bincount([int(memory.draw(kept, 1, key)[0][0]) for key in range(20_000)], minlength=3)
+    memory, remembered = replay.Memory(order=order), rows_of([1.0, 2.0, 5.0])  # type: ignore[arg-type]
+    counts = np.bincount([int(memory.draw(remembered, 1, key)[0][0]) for key in range(20_000)], minlength=3)
     expected = 20_000 * np.array(weights) / sum(weights)
     assert ((counts - expected) ** 2 / expected).sum() < 25.0  # probability 4e-6
 
@@ -150,8 +150,8 @@ def test_the_probability_of_one_draw_follows_its_priority(order: str, weights: l
 def test_no_priority_is_too_large_and_no_exponent_too_steep() -> None:
     """Powers out of the range of floats: (1e-6 / 1)^100 and (1e200)^2. The largest is almost certainly drawn first."""
     for exponent, priorities in ((100.0, [1e-6, 1.0, 1e-3]), (2.0, [1e150, 1e200, 1e-200])):
-        memory, kept = replay.Memory(order="proportional", exponent=exponent), rows_of(priorities)
-        drawn = [memory.draw(kept, 3, key)[0].tolist() for key in range(50)]
+        memory, remembered = replay.Memory(order="proportional", exponent=exponent), rows_of(priorities)
+        drawn = [memory.draw(remembered, 3, key)[0].tolist() for key in range(50)]
         assert all(rows[0] == 1 and sorted(rows) == [0, 1, 2] for rows in drawn)
 
 
@@ -178,10 +178,10 @@ def test_a_replayed_trajectory_is_counted_and_its_priority_is_updated(tmp_path: 
         store.close_iteration(batch, {})
         state = memory.next(state, IterationRecord.of(store.batch(1)))
         assert store.verify() == [], "a trajectory that was drawn twice, with its probability, is lawful"
-    kept = MemoryRows.from_state(state)
-    assert kept.uses.tolist() == [2, 0, 0]
-    assert kept.drawn_last.tolist() == [1, -1, -1]
-    assert kept.priority.tolist() == [4.5, 1.5, 0.5], "renewed; as it was; of the new row as the column says"
+    remembered = MemoryRows.from_state(state)
+    assert remembered.uses.tolist() == [2, 0, 0]
+    assert remembered.drawn_last.tolist() == [1, -1, -1]
+    assert remembered.priority.tolist() == [4.5, 1.5, 0.5], "renewed; as it was; of the new row as the column says"
 
 
 def test_age_and_version_limits_restrict_replayed_trajectories(tmp_path: Path) -> None:

@@ -21,26 +21,26 @@ PRIORITIES = st.lists(st.integers(1, 2**40), min_size=1, max_size=400)
 def test_an_updated_tree_has_the_exact_total_and_probabilities(numbers: list[int], data: st.DataObject) -> None:
     plain = [float(number) for number in numbers]
     tree = SumTree(plain)
-    gone: set[int] = set()
+    removed: set[int] = set()
     for _ in range(data.draw(st.integers(0, 5))):
         rows = data.draw(st.lists(st.integers(0, len(plain) - 1), max_size=30))
         if data.draw(st.booleans()):
             tree.remove(rows)
-            gone |= set(rows)
+            removed |= set(rows)
             continue
-        given_ = [float(data.draw(st.integers(1, 2**40))) for _ in rows]
-        tree.update(rows, given_)
-        for row, priority in zip(rows, given_, strict=True):
+        priorities = [float(data.draw(st.integers(1, 2**40))) for _ in rows]
+        tree.update(rows, priorities)
+        for row, priority in zip(rows, priorities, strict=True):
             plain[row] = priority
-            gone.discard(row)
-    left = [0 if row in gone else int(priority) for row, priority in enumerate(plain)]
-    assert tree.total == float(sum(left))  # whole numbers below 2^53: exact
-    if sum(left):
-        rows = np.arange(len(left))
-        expected = [float(Fraction(priority, sum(left))) for priority in left]
+            removed.discard(row)
+    remaining = [0 if row in removed else int(priority) for row, priority in enumerate(plain)]
+    assert tree.total == float(sum(remaining))  # whole numbers below 2^53: exact
+    if sum(remaining):
+        rows = np.arange(len(remaining))
+        expected = [float(Fraction(priority, sum(remaining))) for priority in remaining]
         assert tree.probabilities(rows).tolist() == pytest.approx(expected, rel=1e-15, abs=0)
         drawn = tree.sample(64, key=data.draw(st.integers(0, 2**62)))
-        assert all(left[row] > 0 for row in drawn.tolist())
+        assert all(remaining[row] > 0 for row in drawn.tolist())
 
 
 @settings(max_examples=40, deadline=None)
@@ -83,7 +83,7 @@ def test_removed_rows_do_not_count_in_the_weights() -> None:
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf"), float("-inf")])
 def test_an_invalid_priority_is_rejected_and_changes_nothing(wrong: float) -> None:
     tree = SumTree([1.0, 2.0])
-    with pytest.raises(InvalidInputError, match=r"priorities\[1\] is .*must be above 0 and finite"):
+    with pytest.raises(InvalidInputError, match=r"priorities\[1\] is .*; give a finite number above 0"):
         tree.update([1, 0], [5.0, wrong])
     with pytest.raises(InvalidInputError, match=r"priorities\[0\]"):
         SumTree([wrong])
@@ -98,17 +98,17 @@ def test_an_invalid_priority_is_rejected_and_changes_nothing(wrong: float) -> No
 def test_pairs_by_hand() -> None:
     scores, groups = [0.0, 1.0, 0.5, 1.0, 0.0, 9.0], ["a"] * 5 + ["b"]
 
-    def found(**options: object) -> list[tuple[int, int]]:
+    def pairs(**options: object) -> list[tuple[int, int]]:
         better, worse = replay.pairs(scores, groups, **options)  # type: ignore[arg-type]
         return list(zip(better.tolist(), worse.tolist(), strict=True))
 
-    assert found() == [(1, 0)]
-    assert found(matching="disjoint") == [(1, 0), (3, 4)]
-    assert found(matching="all", margin=0.6) == [(1, 0), (1, 4), (3, 0), (3, 4)]
-    assert found(matching="all", at_most=2) == [(1, 0), (1, 4)]
-    assert found(matching="nearest", lengths=[10, 50, 12, 20, 48, 0]) == [(1, 4), (3, 2), (2, 0)]
-    with pytest.raises(InvalidInputError, match="lengths are missing"):
-        found(matching="nearest")
+    assert pairs() == [(1, 0)]
+    assert pairs(matching="disjoint") == [(1, 0), (3, 4)]
+    assert pairs(matching="all", margin=0.6) == [(1, 0), (1, 4), (3, 0), (3, 4)]
+    assert pairs(matching="all", at_most=2) == [(1, 0), (1, 4)]
+    assert pairs(matching="nearest", lengths=[10, 50, 12, 20, 48, 0]) == [(1, 4), (3, 2), (2, 0)]
+    with pytest.raises(InvalidInputError, match="lengths is missing"):
+        pairs(matching="nearest")
 
 
 @settings(max_examples=60, deadline=None)

@@ -66,11 +66,11 @@ def test_a_deletion_takes_precedence_over_an_update() -> None:
 
 
 def entries(*values: float | None) -> dict[str, Any]:
-    kept = [
+    rows = [
         {"text_id": row, "text": f"word{row} common", "born": 0, "value": value, "uses": 0, "used_last": row % 2}
         for row, value in enumerate(values)
     ]
-    return {"entries": kept, "next": len(kept)}
+    return {"entries": rows, "next": len(rows)}
 
 
 def test_orders_by_hand() -> None:
@@ -83,8 +83,8 @@ def test_orders_by_hand() -> None:
     assert read("best") == [2, 0, 1]
     assert read("best", 1) == [2]
     assert read("similar", query="Word1, please") == [1, 0, 2], "one word of three, then none"
-    every = {(a, b, c) for a in range(3) for b in range(3) for c in range(3) if len({a, b, c}) == 3}
-    assert {tuple(read("uniform", key=key)) for key in range(80)} == every
+    orders = {(a, b, c) for a in range(3) for b in range(3) for c in range(3) if len({a, b, c}) == 3}
+    assert {tuple(read("uniform", key=key)) for key in range(80)} == orders
     assert read("uniform", key=3) == read("uniform", key=3)
     assert library.read(None, 3) == []
 
@@ -100,18 +100,18 @@ def test_values_by_hand() -> None:
     """Scores 1 and 0 of the users of text 0: 1/2 at first; then 3/4 1/2 + 1/4 1 = 5/8. Text 1: 0."""
     library = TextLibrary(used="used", decay=0.75)
     state = entries(None, None)
-    for iteration, said in enumerate([["0", "0, 1", ""], ["0,0", "9", "x"]]):
+    for iteration, uses in enumerate([["0", "0, 1", ""], ["0,0", "9", "x"]]):
         forest = Forest(iteration=iteration, facts={"trajectory": {"used": "key"}})
         forest.add_group(0, "task")
-        for member, used in enumerate(said):
+        for member, used in enumerate(uses):
             path = forest.start(0, member)
             forest.append(path, [1], kind="prompt")
             forest.append(path, [2 + member], kind="action", logprobs=[-1.0])
             forest.finish(path, reward=float(member == 0), facts={"used": used})
         batch = GRPO.score(forest.freeze())
         state = library.next(state, IterationRecord.of(batch))
-    found = [(entry["value"], entry["uses"], entry["used_last"]) for entry in state["entries"]]
-    assert found == [(0.625, 3, 1), (0.0, 1, 0)]
+    result = [(entry["value"], entry["uses"], entry["used_last"]) for entry in state["entries"]]
+    assert result == [(0.625, 3, 1), (0.0, 1, 0)]
 
 
 class Insights(Rollout):
@@ -119,8 +119,8 @@ class Insights(Rollout):
 
     async def group(self, group: Group) -> None:
         """Use all existing texts in every branch."""
-        read = TextLibrary().read(group.state.get("replay[0].TextLibrary"), 9)
-        used = ",".join(str(entry.text_id) for entry in read)
+        texts = TextLibrary().read(group.state.get("replay[0].TextLibrary"), 9)
+        used = ",".join(str(entry.text_id) for entry in texts)
         for branch in group.start_many(2, facts={"used": used}):
             await branch.turn()
 
@@ -145,7 +145,7 @@ def test_a_library_grows_while_it_is_collected(tmp_path: Path) -> None:
         for _ in range(3):
             collect = Collector(world, world, recipe, store=store, task_pool=4)  # a new process each time
             batch = recipe.credit(collect(tasks=2, group_size=2))
-            counts.append({len(said.split(",")) if said else 0 for said in batch.texts("used", "draw")})
+            counts.append({len(used.split(",")) if used else 0 for used in batch.texts("used", "draw")})
             state = library.next(state, IterationRecord.of(batch))
             collect.end_iteration(batch, {})
             assert collect._now().components["replay[0].TextLibrary"] == state, "what the store has"

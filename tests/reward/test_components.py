@@ -42,8 +42,8 @@ def column(batch: Batch, name: str = "score", level: str = "draw") -> list[float
     return batch.column(name, level).astype(float).tolist()
 
 
-def close(found: object, expected: object, tolerance: float = 1e-6) -> None:
-    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+def close(actual: object, expected: object, tolerance: float = 1e-6) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
 
 
 def test_outcome_of_success_and_failure() -> None:
@@ -92,25 +92,25 @@ def test_length_penalty(level: str, count: str) -> None:
             tokens = draw.tokens if level == "draw" else row.tokens
             length = row.trained if count == "trained" else positions[tokens[-1].row] - positions[tokens[0].row] + 1
             expected.append((row.score if level == "draw" else row.reward) - 0.5 * min(max(length - 2, 0) / 4, 1.5))
-    found = LengthPenalty(free=2, full_at=6, coefficient=0.5, at_most=1.5, level=level, count=count)(batch)
-    close(column(found, "score" if level == "draw" else "step_score", level), expected)
+    result = LengthPenalty(free=2, full_at=6, coefficient=0.5, at_most=1.5, level=level, count=count)(batch)
+    close(column(result, "score" if level == "draw" else "step_score", level), expected)
 
 
 def test_length_penalty_by_the_success_of_the_group() -> None:
     batch = small([(0, [4]), (0, [2]), (0, [8])], draw_score=[1.0, 0.0, math.nan], draw_success=[1, 0, 1])
-    found = LengthPenalty(free=0, full_at=8, at_most=1.0, scale_by="group_mean", only="success")(batch)
-    close(column(found), [1.0 - 0.5 * 0.5, 0.0, math.nan])
+    result = LengthPenalty(free=0, full_at=8, at_most=1.0, scale_by="group_mean", only="success")(batch)
+    close(column(result), [1.0 - 0.5 * 0.5, 0.0, math.nan])
 
 
 def test_noise() -> None:
     batch = ragged(1)
-    found = NoiseReward(amplitude=0.1)(batch)
-    before, after = np.array(column(batch)), np.array(column(found))
+    result = NoiseReward(amplitude=0.1)(batch)
+    before, after = np.array(column(batch)), np.array(column(result))
     difference = (after - before)[np.isfinite(before)]
     assert np.isnan(after[np.isnan(before)]).all()
     assert (np.abs(difference) <= 0.1 + 1e-6).all()
     assert len(set(np.round(difference, 7))) == len(difference)
-    np.testing.assert_array_equal(np.array(column(found, "score_clean")), before)
+    np.testing.assert_array_equal(np.array(column(result, "score_clean")), before)
     order = list(reversed(range(batch.num_draws)))
     np.testing.assert_array_equal(column(NoiseReward(amplitude=0.1)(batch.select_draws(order))), after[order])
     assert column(NoiseReward(amplitude=0.1, seed=1)(batch)) != after.tolist()
@@ -120,9 +120,9 @@ def test_noise() -> None:
 
 def test_noise_only_where_scores_are_nearly_equal() -> None:
     batch = small([(0, [1]), (0, [1]), (1, [1]), (1, [1])], draw_score=[1.0, 1.0, 0.0, 1.0])
-    found = column(NoiseReward(only_if_std_below=0.1)(batch))
-    assert found[:2] != [1.0, 1.0]
-    assert found[2:] == [0.0, 1.0]
+    values = column(NoiseReward(only_if_std_below=0.1)(batch))
+    assert values[:2] != [1.0, 1.0]
+    assert values[2:] == [0.0, 1.0]
 
 
 def test_tiers_are_closed_above() -> None:
@@ -141,9 +141,9 @@ def test_answers_that_agree() -> None:
     )
     shares = [2 / 6, 2 / 6, 0.5, 0.5, 0.5, 0.0]
     entropy = -(2 / 6) * math.log(2 / 6) - 0.5 * math.log(0.5)
-    found = AnswerAgreement()(batch)
-    close(column(found), [*shares, 0.0, 0.0])
-    close(column(found, "semantic_entropy"), [entropy] * 6 + [math.log(2)] * 2)
+    result = AnswerAgreement()(batch)
+    close(column(result), [*shares, 0.0, 0.0])
+    close(column(result, "semantic_entropy"), [entropy] * 6 + [math.log(2)] * 2)
     close(column(AnswerAgreement(all_distinct_zero=False)(batch)), [*shares, 0.5, 0.5])
     # With equally many votes, the first draw's cluster wins.
     close(column(AnswerAgreement(kind="majority")(batch)), [0, 0, 1, 1, 1, 0, 1, 0])
@@ -209,10 +209,10 @@ def test_information_gain() -> None:
     )
     close(column(InformationGain(kind="log_probability")(batch), "gain", "step"), [0.5, 1.0, *[math.nan] * 3])
     first, second = math.exp(-2.0) - math.exp(-2.5), math.exp(-1.0) - math.exp(-2.0)
-    found = InformationGain()(batch)
-    close(column(found, "gain", "step"), [first, second, *[math.nan] * 3])
-    close(column(found, "turn_reward", "step"), [first, second, 1.0, math.nan, 0.0])
-    together = Discounted(column="gain", outcome="score")(found)
+    result = InformationGain()(batch)
+    close(column(result, "gain", "step"), [first, second, *[math.nan] * 3])
+    close(column(result, "turn_reward", "step"), [first, second, 1.0, math.nan, 0.0])
+    together = Discounted(column="gain", outcome="score")(result)
     close(column(together, "advantage", "step"), [first + second + 1.0, second + 1.0, 1.0, 0.0, 0.0])
 
 
@@ -262,8 +262,8 @@ def test_implicit_rewards(seed: int, scale: str, level: str) -> None:
         largest = max(largest, *np.abs(to_come).tolist(), 0.0)
     if scale == "max_return":
         expected = expected / largest
-    found = column(ImplicitProcess(level=level, scale=scale)(batch), "process_reward", rows_of)
-    close(found, expected, 1e-5)
+    rewards = column(ImplicitProcess(level=level, scale=scale)(batch), "process_reward", rows_of)
+    close(rewards, expected, 1e-5)
 
 
 def checked(**changes: list[float]) -> Batch:
@@ -282,31 +282,31 @@ def checked(**changes: list[float]) -> Batch:
 
 
 def test_checklists() -> None:
-    made = Checklist(items=2)(checked())
+    result = Checklist(items=2)(checked())
     # Draw 0 earns both items of turn 0, one after the other, and nothing in turn 1. In draw 1 both come at once, and
     # the second item had no chance before the first.
-    close(column(made), [(1.0 + 0.0) / 2, 0.5])
-    close(column(made, "turn_reward", "step"), [1.0, 1.0, 0.0, 0.5, 0.5])
-    close(column(made, "item_reward.0", "step"), [1.0, 0.0, 0.0, 1.0, 1.0])
-    close(column(made, "item_eligible.0", "step"), [1.0, 0.0, 1.0, 1.0, 1.0])
-    close(column(made, "item_reward.1", "step"), [0.0, 1.0, 0.0, 0.0, 0.0])
-    close(column(made, "item_eligible.1", "step"), [0.0, 1.0, 0.0, 0.0, 0.0])
+    close(column(result), [(1.0 + 0.0) / 2, 0.5])
+    close(column(result, "turn_reward", "step"), [1.0, 1.0, 0.0, 0.5, 0.5])
+    close(column(result, "item_reward.0", "step"), [1.0, 0.0, 0.0, 1.0, 1.0])
+    close(column(result, "item_eligible.0", "step"), [1.0, 0.0, 1.0, 1.0, 1.0])
+    close(column(result, "item_reward.1", "step"), [0.0, 1.0, 0.0, 0.0, 0.0])
+    close(column(result, "item_eligible.1", "step"), [0.0, 1.0, 0.0, 0.0, 0.0])
     close(column(Checklist(items=2, delay=0.5)(checked())), [0.5, 0.25])
-    with pytest.raises(InvalidInputError, match="'turn' comes back to an earlier turn"):
+    with pytest.raises(InvalidInputError, match="'turn' of draw 0 comes back to an earlier turn at step 2"):
         Checklist(items=2)(checked(step_turn=[0, 1, 0, 0, 0]))
     failed = Checklist(items=2)(checked(step_judge_failed=[0, 0, 0, 0, 1]))
     close(column(failed), [0.5, math.nan])
 
 
 def test_checklists_as_advantages() -> None:
-    made = Checklist(items=2)(checked())
-    steps = ChecklistRelative(items=2, members_at_least=2)(made)
+    result = Checklist(items=2)(checked())
+    steps = ChecklistRelative(items=2, members_at_least=2)(result)
     # All draws satisfied both items of turn 0; only one draw reached turn 1.
     close(column(steps, "advantage", "step"), [0.0] * 5)
     turns = GroupRelative(
         column="turn_reward", level="step", group_by="group_id,turn", voter="trajectory", scale="none", votes_at_least=2
     )
-    close(column(turns(made), "advantage", "step"), [0.25, 0.25, 0.0, -0.25, -0.25])
+    close(column(turns(result), "advantage", "step"), [0.25, 0.25, 0.0, -0.25, -0.25])
 
 
 @pytest.mark.parametrize("kind", ["sum", "mean"])
@@ -317,10 +317,10 @@ def test_teams_share_their_score(seed: int, kind: str) -> None:
     draws = plain(batch)
     expected = []
     for draw in draws:
-        own = [o.score for o in draws if teams[o.row] == teams[draw.row] and o.valid]
-        expected.append((sum(own) if kind == "sum" else np.mean(own)) if draw.valid else math.nan)
-    made = TeamScore(group_by="team", kind=kind)(batch.with_columns("draw", team=teams))
-    close(column(made), expected)
+        team_scores = [o.score for o in draws if teams[o.row] == teams[draw.row] and o.valid]
+        expected.append((sum(team_scores) if kind == "sum" else np.mean(team_scores)) if draw.valid else math.nan)
+    result = TeamScore(group_by="team", kind=kind)(batch.with_columns("draw", team=teams))
+    close(column(result), expected)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -334,8 +334,8 @@ def test_first_visits_are_the_gain_of_a_coverage(seed: int) -> None:
             if step.state not in seen:
                 expected[step.row] = (0.0 if np.isnan(step.reward) else step.reward) + 0.5
             seen.add(step.state)
-    made = FirstVisits(coefficient=0.5)(batch)
-    close(column(made, "step_score", "step"), expected)
+    result = FirstVisits(coefficient=0.5)(batch)
+    close(column(result, "step_score", "step"), expected)
     by_state = FirstVisits(key="agent,state_key", coefficient=0.5)(batch)
     close(column(by_state, "step_score", "step"), expected)
 
@@ -389,9 +389,9 @@ def test_components_of_the_reward_go_by_their_names() -> None:
         reward=(OutcomeScore(), CombineReward(column="reward.format", coefficient=2.0)),
         advantage=GroupRelative(column="reward.correct", scale="none"),
     )
-    made = recipe.credit(batch)
-    close(column(made), [2.0, 1.5, math.nan])
-    close(column(made, "advantage"), [0.5, -0.5, 0.0])
+    result = recipe.credit(batch)
+    close(column(result), [2.0, 1.5, math.nan])
+    close(column(result, "advantage"), [0.5, -0.5, 0.0])
     small_batch = small([(0, [1])])
     assert not small_batch.has("reward.format", "draw")
 
@@ -439,8 +439,8 @@ def test_a_score_that_shuns_risk() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_drop_surplus_keeps_no_more_failures_than_successes(seed: int) -> None:
     batch = ragged(seed, members=6)
-    found = DropSurplus(seed=seed)(batch)
-    scores = column(found)
+    result = DropSurplus(seed=seed)(batch)
+    scores = column(result)
     for group in {draw.group for draw in plain(batch)}:
         draws = [draw for draw in plain(batch) if draw.group == group and draw.valid]
         if not draws:
@@ -448,17 +448,17 @@ def test_drop_surplus_keeps_no_more_failures_than_successes(seed: int) -> None:
         mean = sum(draw.score for draw in draws) / len(draws)
         worse = [draw.row for draw in draws if draw.score < mean]
         better = [draw.row for draw in draws if draw.score >= mean]
-        left = [row for row in worse if math.isfinite(scores[row])]
-        assert len(left) == min(len(worse), len(better))
-        assert all(scores[draw.row] == draw.score for draw in draws if draw.row in (*better, *left))
+        kept_failures = [row for row in worse if math.isfinite(scores[row])]
+        assert len(kept_failures) == min(len(worse), len(better))
+        assert all(scores[draw.row] == draw.score for draw in draws if draw.row in (*better, *kept_failures))
     np.testing.assert_array_equal(column(DropSurplus(seed=seed)(batch)), scores)
 
 
 def test_who_is_left_out_is_chance() -> None:
     batch = small([(0, [1])] * 10, draw_score=[1.0] + [0.0] * 9)
-    left = {tuple(np.isfinite(column(DropSurplus(seed=seed)(batch))).tolist()) for seed in range(40)}
-    assert len(left) > 5
-    assert all(sum(kept) == 2 and kept[0] for kept in left)
+    outcomes = {tuple(np.isfinite(column(DropSurplus(seed=seed)(batch))).tolist()) for seed in range(40)}
+    assert len(outcomes) > 5
+    assert all(sum(finite) == 2 and finite[0] for finite in outcomes)
 
 
 def test_flagged_draws_have_no_score() -> None:

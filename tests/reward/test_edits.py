@@ -27,12 +27,12 @@ def table(first: list[str], second: list[str]) -> int:
 @given(st.lists(st.tuples(WORDS, WORDS), max_size=150))
 def test_distances_are_those_of_the_table(pairs: list[tuple[list[str], list[str]]]) -> None:
     first, second = [one for one, _ in pairs], [other for _, other in pairs]
-    found = edit_distances(first, second).tolist()
-    assert found == [table(one, other) for one, other in pairs]
-    assert found == edit_distances(second, first).tolist()
+    distances = edit_distances(first, second).tolist()
+    assert distances == [table(one, other) for one, other in pairs]
+    assert distances == edit_distances(second, first).tolist()
     numbers = {word: place for place, word in enumerate(("a", "b", "cd", "é"))}
     coded = [[[numbers[word] for word in words] for words in side] for side in (first, second)]
-    assert found == edit_distances(*coded).tolist()
+    assert distances == edit_distances(*coded).tolist()
 
 
 def test_by_hand() -> None:

@@ -27,23 +27,23 @@ def test_max_at_k_over_all_subsets(rewards: list[float], k: int) -> None:
     k = min(k, len(rewards))
     subsets = list(combinations(range(len(rewards)), k))
     estimate = np.mean([max(rewards[row] for row in subset) for subset in subsets])
-    found = max_at_k(rewards, ["g"] * len(rewards), k)
-    assert found.sum() / k == pytest.approx(estimate, abs=1e-12)
+    result = max_at_k(rewards, ["g"] * len(rewards), k)
+    assert result.sum() / k == pytest.approx(estimate, abs=1e-12)
     for row in range(len(rewards)):
-        own = sum(max(rewards[other] for other in subset) for subset in subsets if row in subset)
-        assert found[row] == pytest.approx(own / len(subsets), abs=1e-12)
+        total = sum(max(rewards[other] for other in subset) for subset in subsets if row in subset)
+        assert result[row] == pytest.approx(total / len(subsets), abs=1e-12)
     if len(rewards) > 1 and k > 1:
         less = max_at_k(rewards, ["g"] * len(rewards), k, leave_one_out=True)
         for row in range(len(rewards)):
             others = [value for other, value in enumerate(rewards) if other != row]
             without = np.mean([max(subset) for subset in combinations(others, k - 1)])
-            assert less[row] == pytest.approx(found[row] - k / len(rewards) * without, abs=1e-12)
+            assert less[row] == pytest.approx(result[row] - k / len(rewards) * without, abs=1e-12)
 
 
 def test_large_groups_need_no_large_binomials() -> None:
-    found = max_at_k(np.linspace(0, 1, 5000), np.zeros(5000, np.int64), 64)
-    assert np.isfinite(found).all()
-    assert found.sum() / 64 == pytest.approx(64 / 65, abs=1e-3)
+    result = max_at_k(np.linspace(0, 1, 5000), np.zeros(5000, np.int64), 64)
+    assert np.isfinite(result).all()
+    assert result.sum() / 64 == pytest.approx(64 / 65, abs=1e-3)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans(), st.booleans()), max_size=12))
@@ -79,16 +79,16 @@ def test_answers_join_the_first_equivalent_one() -> None:
         return abs(float(a) - float(b)) < 1.5
 
     # Not transitive: the order of rows decides, and representatives are the first members.
-    found = answer_clusters(["0", "1", "2", None, "0"], ["g", "g", "g", "g", "h"], equivalent=close)
-    assert found.ids.tolist() == [0, 0, 1, 2, 3]
-    assert found.parsed.tolist() == [True, True, True, False, True]
+    clusters = answer_clusters(["0", "1", "2", None, "0"], ["g", "g", "g", "g", "h"], equivalent=close)
+    assert clusters.ids.tolist() == [0, 0, 1, 2, 3]
+    assert clusters.parsed.tolist() == [True, True, True, False, True]
     assert answer_clusters(["a", "b", "a"], [1, 1, 1]).ids.tolist() == [0, 1, 0]
     assert answer_clusters([], []).ids.tolist() == []
 
 
 def test_fixtures_of_the_papers() -> None:
-    found = tail_risk(np.arange(6.0), 1.0, 4.0, alpha_low=0.2, alpha_high=0.8)
-    np.testing.assert_allclose(found, [-5, -2, -4 / 3, -2 / 3, 0, 0], atol=1e-12)
+    result = tail_risk(np.arange(6.0), 1.0, 4.0, alpha_low=0.2, alpha_high=0.8)
+    np.testing.assert_allclose(result, [-5, -2, -4 / 3, -2 / 3, 0, 0], atol=1e-12)
     daring = tail_risk([5.0], 1.0, 4.0, alpha_low=0.2, alpha_high=0.8, natural_baseline=False, tail="upper")
     np.testing.assert_allclose(daring, [(1.5 / 0.2 + 3 / 0.6) / 2.5])
     flat = tail_risk([2.0, 2.0], 1.0, 4.0, curve=([0.1, 0.9], [2.0, 2.0]))
@@ -117,19 +117,19 @@ def test_a_tracked_quantile_converges() -> None:
 def test_rows_that_are_not_valid_may_hold_anything() -> None:
     valid = np.array([True, False, True])
     scores = np.array([1.0, NAN, 0.5], np.float32)
-    for made in (
+    for result in (
         excess_penalty(scores, free=0.0, full_at=1.0, valid=valid),
         add_noise(scores, seed=1, valid=valid),
         tail_risk(scores, 0.0, 1.0, valid=valid),
         max_at_k(scores, [0, 0, 0], 2, valid=valid),
         top_gap(scores, [0, 0, 0], valid=valid),
     ):
-        assert made.dtype == np.float32
-        assert made[1] == 0.0
-        assert np.isfinite(made).all()
+        assert result.dtype == np.float32
+        assert result[1] == 0.0
+        assert np.isfinite(result).all()
     places = np.array([[0.0], [NAN], [1.0]])
-    found = success_distance(places, [True, True, False], ["g", "g", "g"], valid=valid)
-    assert found.tolist() == [1.0, 0.0, 0.3]
+    distances = success_distance(places, [True, True, False], ["g", "g", "g"], valid=valid)
+    assert distances.tolist() == [1.0, 0.0, 0.3]
 
 
 @given(st.permutations(range(8)), st.integers(0, 2**63))
@@ -144,7 +144,7 @@ def test_noise_follows_the_names_of_rows(order: list[int], seed: int) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: excess_penalty([1.0], free=2, full_at=1), "full_at is 1, but must lie above free"),
+        (lambda: excess_penalty([1.0], free=2, full_at=1), "full_at is 1 and free is 2"),
         (lambda: add_noise([1.0], seed=0, kind="pink"), 'kind is "pink"'),
         (lambda: max_at_k([1.0], [0], 2), "group 0 has 1 valid rows"),
         (lambda: win_rates([0], [-1], [1.0], 2), r"second\[0\] is -1"),
@@ -152,9 +152,9 @@ def test_noise_follows_the_names_of_rows(order: list[int], seed: int) -> None:
         (lambda: answer_clusters([1], [0]), r"answers\[0\] is int"),
         (lambda: tracked_quantiles(None, [], levels=[0.5]), "there is no state yet"),
         (lambda: tail_risk([1.0], 0.0, 1.0, alpha_low=0.9, alpha_high=0.1), "0 < alpha_low < alpha_high"),
-        (lambda: information_gain([0.5], [0, 1], [0.0]), "a log-probability is at most 0"),
+        (lambda: information_gain([0.5], [0, 1], [0.0]), "give log-probabilities of at most 0"),
         (lambda: implicit_rewards([1.0], [1.0], offsets=[0, 3]), "offsets end at 3"),
-        (lambda: checklist([[True]], [[True]], [0, 1]), "depends on itself"),
+        (lambda: checklist([[True]], [[True]], [0, 1]), "an item cannot depend on itself"),
         (lambda: checklist([[True]], [[False, False]], [0, 1]), r"give \[items, items\]"),
         (lambda: success_distance([[0.0]], [True], ["g"], radius=-1.0), "radius is -1"),
     ],
@@ -167,9 +167,9 @@ def test_bad_input(call: object, message: str) -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=8))
 def test_rank_agreement_over_all_pairs(rows: list[tuple[int, int]]) -> None:
     ordered = [(a, b) for a in rows for b in rows if a[1] < b[1]]
-    alike = sum(a[0] < b[0] for a, b in ordered)
+    agreeing = sum(a[0] < b[0] for a, b in ordered)
     other = 0 if len(rows) == 2 else sum(a[0] > b[0] for a, b in ordered)
-    expected = (alike - other) / len(ordered) if ordered else 0.0
+    expected = (agreeing - other) / len(ordered) if ordered else 0.0
     scores, truths = [float(a) for a, _ in rows], [float(b) for _, b in rows]
     assert rank_agreement(scores, truths, [0, len(rows)]).tolist() == [expected]
 
@@ -178,7 +178,7 @@ def test_rank_agreement_of_missing_or_invalid_values() -> None:
     assert rank_agreement([1.0, NAN, 2.0, 3.0], [1.0, 2.0, 1.0, 2.0], [0, 2, 4]).tolist() == [0.0, 1.0]
     with pytest.raises(InvalidInputError, match=r"truths\[1\] is NaN, but must be finite"):
         rank_agreement([1.0, 2.0], [1.0, NAN], [0, 2])
-    with pytest.raises(InvalidInputError, match="offsets go from 0 to 1, but scores has 2 values; cover them all"):
+    with pytest.raises(InvalidInputError, match="offsets go from 0 to 1, but scores has 2 values; give offsets"):
         rank_agreement([1.0, 2.0], [1.0, 2.0], [0, 1])
 
 
@@ -188,10 +188,10 @@ def test_rank_agreement_of_missing_or_invalid_values() -> None:
 )
 def test_answers_join_the_first_that_they_equal(rows: list[tuple[str | None, int]], numeric: bool) -> None:
     """Row by row, by definition; the predicate is called once for each pair of different texts."""
-    asked: list[tuple[str, str]] = []
+    compared: list[tuple[str, str]] = []
 
     def same(a: str, b: str) -> bool:
-        asked.append((a, b))
+        compared.append((a, b))
         return bool(a) and bool(b) and float(a) == float(b)
 
     expected: list[int] = []
@@ -208,11 +208,11 @@ def test_answers_join_the_first_that_they_equal(rows: list[tuple[str | None, int
             openers.append((place, answer))
         expected.append(cluster)
     answers, groups = [answer for answer, _ in rows], [place for _, place in rows]
-    found = answer_clusters(answers, groups, equivalent=same if numeric else None)
-    assert found.ids.tolist() == expected
-    assert found.parsed.tolist() == [answer is not None for answer in answers]
+    clusters = answer_clusters(answers, groups, equivalent=same if numeric else None)
+    assert clusters.ids.tolist() == expected
+    assert clusters.parsed.tolist() == [answer is not None for answer in answers]
     per_group = {(place, answer) for answer, place in rows}
-    assert len(asked) <= len(per_group) ** 2
+    assert len(compared) <= len(per_group) ** 2
 
 
 def test_answers_of_any_characters() -> None:

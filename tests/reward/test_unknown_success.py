@@ -56,8 +56,8 @@ def test_an_unknown_outcome_counts_neither_as_success_nor_as_failure(only: str) 
 
 def test_groups_are_kept_by_the_verdicts_that_are_known() -> None:
     batch = reward.OutcomeScore()(judged(True, True, None))
-    kept = weight.GroupFilter(column="success", band=Band(std_above=0.0))(batch)
-    assert not kept.column("keep", "draw").any(), "all known verdicts are equal"
+    filtered = weight.GroupFilter(column="success", band=Band(std_above=0.0))(batch)
+    assert not filtered.column("keep", "draw").any(), "all known verdicts are equal"
 
 
 @pytest.mark.parametrize("name", ["v05", "ares", "dars", "drpo", "apriel", "shorter_better", "a3t", "rstar2", "fathom"])

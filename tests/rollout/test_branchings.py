@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mazes import END, Babbler, Maze
 from number_world import Numbers, SumWorld
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -46,7 +46,7 @@ def by_seed(seed: int, place: str, number: int) -> tuple[int, float]:
 
 def grown(program: Rollout, world: Any = None, *, size: int = 1, check: bool = True, **options: Any) -> arl.Batch:
     world = Maze(LINE, by_seed) if world is None else world
-    engine = Heard(world)
+    engine = RecordingEngine(world)
     recipe = recipes.GRPO.replace(rollout=program)
     batch = arl.Collector(engine, world, recipe, task_pool=1, **options)(tasks=1, group_size=size)
     assert not check or check_sampled(batch, engine)
@@ -120,7 +120,7 @@ def test_options_of_fixed_depths(options: dict[str, Any], message: str) -> None:
 
 def saying(length: int) -> Babbler:
     """Return actions of a number of tokens and the end of the turn, each token one of two."""
-    return Babbler(lambda said: [(END, 1.0)] if len(said) >= length else [(3, 0.5), (4, 0.5)])
+    return Babbler(lambda tokens: [(END, 1.0)] if len(tokens) >= length else [(3, 0.5), (4, 0.5)])
 
 
 def test_segments_split_until_the_group_is_full() -> None:
@@ -161,8 +161,8 @@ def test_trees_are_expanded_at_turns_drawn_by_chance() -> None:
     batch = grown(program, seed=5)
     # A chain of four turns has four nodes: the prompt and the ends of three turns.
     assert batch.num_draws == program.final_group_size(1) == 10
-    own = [key[1] for key in places]
-    assert (own.count(0), own.count(1)) == (5, 5), "each tree grows by two a round"
+    trees = [key[1] for key in places]
+    assert (trees.count(0), trees.count(1)) == (5, 5), "each tree grows by two a round"
     turns = [turns for _, turns in forks(batch)]
     assert set(turns) <= {0, 1, 2, 3}
     assert len(set(turns)) > 1
@@ -177,17 +177,17 @@ def test_trees_are_expanded_at_turns_drawn_by_chance() -> None:
     assert short.num_draws == 2
 
 
-def alike(said: tuple[int, ...]) -> list[tuple[int, float]]:
+def alike(tokens: tuple[int, ...]) -> list[tuple[int, float]]:
     """Return two first tokens that are nearly as likely, then always the same one; eighty in all."""
-    if not said:
+    if not tokens:
         return [(3, 0.4), (4, 0.35), (5, 0.1)]
-    return [(END, 1.0)] if len(said) >= 80 else [(6, 0.9), (7, 0.1)]
+    return [(END, 1.0)] if len(tokens) >= 80 else [(6, 0.9), (7, 0.1)]
 
 
-def unlike(said: tuple[int, ...]) -> list[tuple[int, float]]:
-    if not said:
-        return alike(said)
-    return [(END, 1.0)] if len(said) >= 80 else [(6 if said[0] == 3 else 8, 0.9), (7, 0.1)]
+def unlike(tokens: tuple[int, ...]) -> list[tuple[int, float]]:
+    if not tokens:
+        return alike(tokens)
+    return [(END, 1.0)] if len(tokens) >= 80 else [(6 if tokens[0] == 3 else 8, 0.9), (7, 0.1)]
 
 
 def test_lookahead_drops_a_branch_similar_to_its_parent() -> None:
@@ -219,7 +219,7 @@ def test_lookahead_keeps_a_branch_that_differs() -> None:
     assert second[:50] == [4, *[8] * 49]
     # The child's first token was chosen and not sampled; the others of the tree are greedy, with log-prob 0.
     logprobs = [batch.column("behaviour_logprob", "token")[slice(*span)] for span in draws(batch)]
-    [child] = [numbers for numbers, said in zip(logprobs, tokens, strict=True) if said[0] == 4]
+    [child] = [numbers for numbers, row in zip(logprobs, tokens, strict=True) if row[0] == 4]
     assert np.isnan(child[0])
     assert (child[1:50] == 0).all()
     # Then both are sampled: 30 tokens with 0.9 or 0.1.
@@ -228,8 +228,8 @@ def test_lookahead_keeps_a_branch_that_differs() -> None:
 
 
 def test_lookahead_is_within_its_group() -> None:
-    def busy(said: tuple[int, ...]) -> list[tuple[int, float]]:
-        return [(END, 1.0)] if len(said) >= 40 else [(3, 0.4), (4, 0.3), (5, 0.28)]
+    def busy(tokens: tuple[int, ...]) -> list[tuple[int, float]]:
+        return [(END, 1.0)] if len(tokens) >= 40 else [(3, 0.4), (4, 0.3), (5, 0.28)]
 
     for size in (1, 3, 8):
         program = LookaheadBranching(children=2, distance=0.0, tokens=30)
@@ -244,14 +244,14 @@ def test_lookahead_is_within_its_group() -> None:
 
 
 def test_similarity_of_two_branches() -> None:
-    own, other = np.array([1, 2, 3, 4, 5], np.int32), np.array([9, 2, 3, 4, 5], np.int32)
+    tokens, other = np.array([1, 2, 3, 4, 5], np.int32), np.array([9, 2, 3, 4, 5], np.int32)
     # One edit of five; four in common at the end and in order.
-    assert LookaheadBranching(distance=0.21).are_similar(own, other)
-    assert not LookaheadBranching(distance=0.2).are_similar(own, other)
-    assert LookaheadBranching(distance=0.0, suffix=0.75).are_similar(own, other)
-    assert not LookaheadBranching(distance=0.0, suffix=0.8).are_similar(own, other)
-    assert LookaheadBranching(distance=0.0, rouge=0.75).are_similar(own, other)
-    assert not LookaheadBranching(distance=0.0, rouge=0.8).are_similar(own, other)
+    assert LookaheadBranching(distance=0.21).are_similar(tokens, other)
+    assert not LookaheadBranching(distance=0.2).are_similar(tokens, other)
+    assert LookaheadBranching(distance=0.0, suffix=0.75).are_similar(tokens, other)
+    assert not LookaheadBranching(distance=0.0, suffix=0.8).are_similar(tokens, other)
+    assert LookaheadBranching(distance=0.0, rouge=0.75).are_similar(tokens, other)
+    assert not LookaheadBranching(distance=0.0, rouge=0.8).are_similar(tokens, other)
 
 
 class Judged(PruneRunning):
@@ -282,16 +282,16 @@ def test_branches_are_pruned_while_they_run() -> None:
 
 
 def test_the_predictions_of_a_head_decide_which_branches_are_pruned() -> None:
-    asked: list[list[int]] = []
+    last_tokens: list[list[int]] = []
 
     def head(paths: list[Any]) -> list[float]:
-        asked.append([int(path[-1]) for path in paths])
+        last_tokens.append([int(path[-1]) for path in paths])
         return [float(path[-1] % 2) for path in paths]  # those whose second token is 3 will succeed
 
     program = PruneRunning(tokens=2, keep=0.5, balance=1.0, begin=0, head="will_succeed")
-    world = Babbler(lambda said: [(END, 1.0)] if len(said) >= 6 else [(3, 0.5), (4, 0.5)])
+    world = Babbler(lambda tokens: [(END, 1.0)] if len(tokens) >= 6 else [(3, 0.5), (4, 0.5)])
     batch = grown(program, world, size=6, sampling=Sampling(max_tokens=16), models={"will_succeed": head})
-    [seconds] = asked
+    [seconds] = last_tokens
     assert len(seconds) == 6
     assert set(seconds) == {3, 4}
     # Three survive: those that will succeed, as far as there are enough.
@@ -378,7 +378,7 @@ def test_copies_become_rarer() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_probe_is_kept_and_not_drawn(seed: int) -> None:
     program = PremonitoredBranching(budget=7, initial=7, beam=3, entropy_weight=0.5)
-    engine, world = Heard(Numbers()), SumWorld()
+    engine, world = RecordingEngine(Numbers()), SumWorld()
     recipe = recipes.GRPO.replace(rollout=program)
     batch = arl.Collector(engine, world, recipe, seed=seed, task_pool=8, context_tokens=200)(tasks=2, group_size=2)
     assert check_sampled(batch, engine)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mazes import Babbler
 from number_world import Numbers, SumWorld
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 from small_world import SmallWorld
 
 import agentrl_core as arl
@@ -40,11 +40,11 @@ def wandering(task: Task, seed: int, actions: list[str]) -> StepResult:
     return StepResult("x" * (total % 7), flags=StepFlag.TOOL_RESULT)
 
 
-def words(said: tuple[int, ...]) -> list[tuple[int, float]]:
+def words(tokens: tuple[int, ...]) -> list[tuple[int, float]]:
     """Return up to thirty tokens; every fifth has alternatives that are nearly as likely."""
-    if len(said) >= 30:
+    if len(tokens) >= 30:
         return [(9, 1.0)]
-    return [(3, 0.4), (4, 0.35), (5, 0.25)] if len(said) % 5 == 0 else [(6 + len(said) % 3, 0.9), (9, 0.1)]
+    return [(3, 0.4), (4, 0.35), (5, 0.25)] if len(tokens) % 5 == 0 else [(6 + len(tokens) % 3, 0.9), (9, 0.1)]
 
 
 PROGRAMS: dict[str, tuple[Callable[[Any], Rollout], Callable[[], Any]]] = {
@@ -98,7 +98,7 @@ def test_no_group_exceeds_the_final_group_size_of_its_program(name: str, data: A
     make, world = PROGRAMS[name]
     program = make(data.draw)
     speaker, environment = world()
-    engine = Heard(speaker)
+    engine = RecordingEngine(speaker)
     recipe = recipes.GRPO.replace(rollout=program)
     options = {"context_tokens": 200, "sampling": Sampling(max_tokens=40)}
     collect = arl.Collector(engine, environment, recipe, seed=seed, task_pool=2, **options)

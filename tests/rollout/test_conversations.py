@@ -107,8 +107,8 @@ def beside(lane, observation, **options):
 
 
 def test_a_parallel_request_is_generated_once_before_its_turn() -> None:
-    asked = env.StepResult("second", context=at(1, whole=True), parallel_requests=[beside(2, "third")])
-    batch, prompts = played(asked, env.StepResult("third", context=at(2)), env.StepResult("on", context=at(1)))
+    question = env.StepResult("second", context=at(1, whole=True), parallel_requests=[beside(2, "third")])
+    batch, prompts = played(question, env.StepResult("third", context=at(2)), env.StepResult("on", context=at(1)))
     assert len(prompts) == 4, "the third is said once, before it is its turn"
     assert "third" in prompts[2]
     assert prompts[3].startswith(prompts[1])
@@ -137,10 +137,10 @@ def test_a_lane_without_room_waits_until_it_ends_the_episode() -> None:
 def test_an_action_may_have_fewer_tokens() -> None:
     few = replace(at(1, whole=True), max_tokens=2)
     batch, _ = played(env.StepResult("x", context=few, parallel_requests=[beside(2, "y", max_tokens=1)]))
-    said = pl.DataFrame(batch.nodes).drop_nulls("seed")["tokens"].list.len().to_list()
-    assert sorted(said)[:2] == [1, 2]
-    assert len(said) == 3
-    assert max(said) > 2, "in the first lane, which says nothing of it"
+    token_counts = pl.DataFrame(batch.nodes).drop_nulls("seed")["tokens"].list.len().to_list()
+    assert sorted(token_counts)[:2] == [1, 2]
+    assert len(token_counts) == 3
+    assert max(token_counts) > 2, "in the first lane, which says nothing of it"
 
 
 def test_tools_are_those_of_a_context() -> None:
@@ -155,7 +155,7 @@ def test_tools_are_those_of_a_context() -> None:
     [
         (env.StepResult("x", context=at(2, whole=True)), "names conversation 2, but there are 1"),
         (env.StepResult("x", context=at(1)), "start conversation 1 with a whole context"),
-        (env.StepResult("x", context=at(-1)), "context is .*; give an env.Context with the number of a lane"),
+        (env.StepResult("x", context=at(-1)), "context is .*; give an env.Context with the number of a conversation"),
         (env.StepResult("x", context=3), "context is 3"),
         (
             env.StepResult("x", context=env.Context(max_tokens=0)),
@@ -163,7 +163,7 @@ def test_tools_are_those_of_a_context() -> None:
         ),
         (
             env.StepResult("x", context=at(0), parallel_requests=3),
-            "parallel_requests is 3 .*; give env.Context, one for each lane",
+            "parallel_requests is 3 .*; give a list of env.Context, one for each conversation",
         ),
         (env.StepResult("x", context=at(0), parallel_requests=[None]), "parallel_requests has None"),
         (

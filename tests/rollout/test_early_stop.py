@@ -26,7 +26,7 @@ class Uneven(SmallWorld):
     def __init__(self, *, endless: bool = True) -> None:
         super().__init__(self._answered)
         self.endless = endless
-        self.asked: list[int] = []
+        self.requested_seeds: list[int] = []
 
     def _answered(self, task: Task, seed: int, actions: list[str]) -> StepResult:
         del task
@@ -38,7 +38,7 @@ class Uneven(SmallWorld):
         """Generation is immediate, so there is nothing to abort."""
 
     async def generate(self, request: Request) -> Segment:
-        self.asked.append(request.seed)
+        self.requested_seeds.append(request.seed)
         await asyncio.sleep(0.0002)
         return await super().generate(request)
 
@@ -54,9 +54,9 @@ def collector(world: Uneven, program: EarlyStop, store: Store | None = None) -> 
 
 def test_rollouts_that_never_end_are_aborted() -> None:
     batch = collector(Uneven(), EarlyStop(of_all=0.5, of_group=0.25))(tasks=6, group_size=8)
-    found = statuses(batch)
-    assert set(found) == {"finished", "aborted"}
-    assert batch.num_draws == found.count("finished") >= 24
+    status_list = statuses(batch)
+    assert set(status_list) == {"finished", "aborted"}
+    assert batch.num_draws == status_list.count("finished") >= 24
     of_groups = pl.DataFrame(batch.draws).group_by("group_id").len()["len"].to_list()
     assert len(of_groups) == 6
     assert min(of_groups) >= 2
@@ -122,7 +122,7 @@ def stopping(world: Uneven, behind: int) -> Any:
     generate = world.generate
 
     async def until(request: Request) -> Segment:
-        if len(world.asked) >= behind:
+        if len(world.requested_seeds) >= behind:
             raise KeyboardInterrupt
         return await generate(request)
 

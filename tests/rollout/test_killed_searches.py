@@ -20,8 +20,8 @@ NAMES = list(searching.programs(Path()))
 def run(folder: Path, every: int) -> dict[str, int]:
     """Return how often each program was killed."""
     command = [sys.executable, searching.__file__, str(folder), str(every)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=1200).stdout
-    return {name: int(kills) for name, kills in (line.split() for line in said.splitlines())}
+    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=1200).stdout
+    return {name: int(kills) for name, kills in (line.split() for line in output.splitlines())}
 
 
 def tables(folder: Path) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def test_a_killed_search_resumes_to_the_same_tree(tmp_path: Path, undisturbed: P
     assert list(kills) == NAMES
     assert min(kills.values()) >= 1
     for name in NAMES:
-        found, expected = tables(tmp_path / name), tables(undisturbed / name)
-        assert found["decisions"], name
+        actual, expected = tables(tmp_path / name), tables(undisturbed / name)
+        assert actual["decisions"], name
         for table in TABLES:
-            assert found[table] == expected[table], f"{name}: {table}"
+            assert actual[table] == expected[table], f"{name}: {table}"

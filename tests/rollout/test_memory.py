@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 from small_world import SmallWorld
 
 import agentrl_core as arl
@@ -32,17 +32,17 @@ def test_the_library_has_the_solved_trajectories_of_earlier_iterations(tmp_path:
         async def group(self, group: Group) -> None:
             solved = group.library.solved()
             known.append(solved)
-            own = group.library.solved(group.task.task_id)
-            assert all(group.library.task_id(one) == group.task.task_id for one in own)
-            if not own:
+            solved_ids = group.library.solved(group.task.task_id)
+            assert all(group.library.task_id(one) == group.task.task_id for one in solved_ids)
+            if not solved_ids:
                 await group.run(group.start_many(2))
                 return
-            assert [len(text.split()) for text in group.library.actions(own[0])] == [4, 4]
-            [begun] = await group.run([group.start(prefix=group.library.prefix(own[0], turns=1))])
-            assert begun.turns[0].text == group.library.actions(own[0])[0]
+            assert [len(text.split()) for text in group.library.actions(solved_ids[0])] == [4, 4]
+            [branch] = await group.run([group.start(prefix=group.library.prefix(solved_ids[0], turns=1))])
+            assert branch.turns[0].text == group.library.actions(solved_ids[0])[0]
             await group.run(group.start_many(1))
 
-    engine = Heard(SmallWorld(solved_by_the_even))
+    engine = RecordingEngine(SmallWorld(solved_by_the_even))
     with arl.Store.open(tmp_path / "run") as store:
         recipe = recipes.GRPO.replace(rollout=Show())
         collect = arl.Collector(engine, engine, recipe, store=store, task_pool=2)
@@ -51,7 +51,7 @@ def test_the_library_has_the_solved_trajectories_of_earlier_iterations(tmp_path:
             assert check_sampled(batch, engine) > 0
             collect.end_iteration(batch, {})
     assert known[:2] == [[], []], "a library is as of the iteration's begin"
-    assert [len(found) for found in known[2:]] == [2, 2], "one of two tasks was solved twice"
+    assert [len(entries) for entries in known[2:]] == [2, 2], "one of two tasks was solved twice"
     assert known[2] == known[3]
 
 
@@ -64,20 +64,22 @@ def test_a_task_is_left_for_later() -> None:
             group.defer(group.task, other)
             with pytest.raises(InvalidInputError, match="cannot be kept"):
                 group.defer(Task("odd", "?", "derived", object()), one)
-            with pytest.raises(InvalidInputError, match="no place after 3"):
+            with pytest.raises(InvalidInputError, match="turns is 3, but the branch has"):
                 group.defer(group.task, one, turns=3)
 
     world = SmallWorld()
     batch = arl.Collector(world, world, recipes.GRPO.replace(rollout=Leave()), task_pool=4)(tasks=2, group_size=2)
     ids = pl.DataFrame(batch.trajectories)["trajectory_id"].to_list()
-    found = deferred_tasks(batch)
-    assert [(each.task.task_id == "again", each.trajectory_id, each.turns, len(each.messages)) for each in found] == [
+    deferred = deferred_tasks(batch)
+    assert [
+        (each.task.task_id == "again", each.trajectory_id, each.turns, len(each.messages)) for each in deferred
+    ] == [
         (True, ids[0], 1, 1),
         (False, ids[1], None, 0),
         (True, ids[2], 1, 1),
         (False, ids[3], None, 0),
     ]
-    assert found[0].messages == [{"role": "user", "content": "that was wrong"}]
+    assert deferred[0].messages == [{"role": "user", "content": "that was wrong"}]
 
 
 def test_a_state_is_read_and_not_written() -> None:
@@ -104,9 +106,9 @@ def test_models_are_queried_for_the_branches_of_all_groups() -> None:
         async def group(self, group: Group) -> None:
             branches = group.start_many(3)
             await group.turn(branches)
-            found = await group.query("quality", branches)
-            assert found.tolist() == [float(branch.tokens.sum()) for branch in branches]
-            branches[int(found.argmin())].stop("looks bad")
+            values = await group.query("quality", branches)
+            assert values.tolist() == [float(branch.tokens.sum()) for branch in branches]
+            branches[int(values.argmin())].stop("looks bad")
             await group.run([branch for branch in branches if not branch.over])
 
     world = SmallWorld()

@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from referee_game import GameWorld, Says
-from sampled import ACTION, Heard, check_sampled
+from referee_game import GameWorld, NumberEngine
+from sampled import ACTION, RecordingEngine, check_sampled
 from small_world import SmallWorld
 
 import agentrl_core as arl
@@ -32,25 +32,27 @@ def program(group: Callable[[Any, Group], Awaitable[None]]) -> Rollout:
 
 def played(
     rollout: Rollout, world: Any = None, *, engines: Any = None, store: arl.Store | None = None, size: int = 1
-) -> tuple[arl.Batch, list[Heard]]:
-    heard = [Heard(engine) for engine in engines or (Says(), Says(), Says())]
-    table = dict(zip(AGENTS, heard, strict=False)) if len(heard) > 1 else heard[0]
+) -> tuple[arl.Batch, list[RecordingEngine]]:
+    recorders = [RecordingEngine(engine) for engine in engines or (NumberEngine(), NumberEngine(), NumberEngine())]
+    table = dict(zip(AGENTS, recorders, strict=False)) if len(recorders) > 1 else recorders[0]
     recipe = recipes.GRPO.replace(rollout=rollout)
     world = GameWorld() if world is None else world
     collect = arl.Collector(table, world, recipe, store=store, task_pool=4, seed=3)
     batch = collect(tasks=1, group_size=size)
-    assert check_sampled(batch, *heard) > 0
-    return batch, heard
+    assert check_sampled(batch, *recorders) > 0
+    return batch, recorders
 
 
 def test_a_game_by_hand() -> None:
     """Tokens of each agent, by the rule of the game: an action ends with 9, an observation begins with 1."""
-    batch, heard = played(SelfPlay(agents=("one", "two", "referee")), engines=(Says(3), Says(4), Says(5)))
+    batch, recorders = played(
+        SelfPlay(agents=("one", "two", "referee")), engines=(NumberEngine(3), NumberEngine(4), NumberEngine(5))
+    )
     paths = {1: [1, 1, 3, 9, 1, 5, 3, 9], 2: [1, 2, 4, 9, 1, 5, 4, 9], 7: [1, 7, 3, 4, 5, 9, 1, 3, 4, 5, 9]}
     contexts = batch.contexts()
-    found = [contexts.tokens[a:b].tolist() for a, b in zip(contexts.offsets, contexts.offsets[1:], strict=False)]
-    assert {path[1]: path for path in found} == paths
-    assert [engine.seen for engine in heard] == [
+    token_paths = [contexts.tokens[a:b].tolist() for a, b in zip(contexts.offsets, contexts.offsets[1:], strict=False)]
+    assert {path[1]: path for path in token_paths} == paths
+    assert [engine.contexts for engine in recorders] == [
         [paths[1][:2], paths[1][:6]],
         [paths[2][:2], paths[2][:6]],
         [paths[7][:4], paths[7][:9]],
@@ -69,15 +71,21 @@ def test_a_game_by_hand() -> None:
 
 def test_steps_record_when_in_the_episode_they_happened() -> None:
     """The players move together, then the referee, repeatedly: by hand, both have 0 and 2, the referee 1 and 3."""
-    batch, _ = played(SelfPlay(agents=("one", "two", "referee")), engines=(Says(3), Says(4), Says(5)), size=2)
+    batch, _ = played(
+        SelfPlay(agents=("one", "two", "referee")), engines=(NumberEngine(3), NumberEngine(4), NumberEngine(5)), size=2
+    )
     moves, offsets = batch.column("joint_move", "step"), batch.offsets("step")
     agents = batch.keys("agent", "draw").tolist()
-    found = [moves[a:b].tolist() for a, b in itertools.pairwise(offsets)]
-    assert sorted(zip(agents, found, strict=True)) == sorted([(0, [0.0, 2.0]), (1, [0.0, 2.0]), (2, [1.0, 3.0])] * 2)
+    draw_moves = [moves[a:b].tolist() for a, b in itertools.pairwise(offsets)]
+    assert sorted(zip(agents, draw_moves, strict=True)) == sorted(
+        [(0, [0.0, 2.0]), (1, [0.0, 2.0]), (2, [1.0, 3.0])] * 2
+    )
 
 
 def test_one_model_plays_all_and_a_referee_may_be_a_helper() -> None:
-    batch, _ = played(SelfPlay(agents=("one", "two", "referee"), helpers=("referee",)), engines=(Says(),), size=3)
+    batch, _ = played(
+        SelfPlay(agents=("one", "two", "referee"), helpers=("referee",)), engines=(NumberEngine(),), size=3
+    )
     assert batch.num_draws == 6
     assert rows(batch).height == 9
     assert rows(batch)["episode_id"].n_unique() == 3
@@ -92,9 +100,9 @@ def test_a_fork_takes_the_others_along() -> None:
         one = group.start(agent="one")
         two, referee = (group.start(agent=agent, episode=one) for agent in AGENTS[1:])
         await group.turn([one, two])
-        [heard] = await group.turn([referee])
+        [referee_turn] = await group.turn([referee])
         await group.turn([one, two])
-        again = referee.fork(heard.begin)
+        again = referee.fork(referee_turn.begin)
         other_one, other_two = again.peers
         assert [len(branch.turns) for branch in (again, other_one, other_two)] == [0, 1, 1]
         assert (other_one.turns[0].text, other_one.reward) == (one.turns[0].text, 0.25)
@@ -103,8 +111,8 @@ def test_a_fork_takes_the_others_along() -> None:
         await group.turn([again])
         await group.turn([other_one, other_two])
         assert other_one.tokens[:5].tolist() == one.tokens[:5].tolist(), "what comes before the fork is shared"
-        said = [int(token) for token in again.turns[0].text.split()]
-        assert other_one.tokens[5 : 6 + len(said)].tolist() == [1, *said], "it heard what the fork said"
+        turn_tokens = [int(token) for token in again.turns[0].text.split()]
+        assert other_one.tokens[5 : 6 + len(turn_tokens)].tolist() == [1, *turn_tokens], "it heard what the fork said"
         early = one.fork(one.turns[0].begin)
         assert [(peer.agent, len(peer.turns)) for peer in early.peers] == [("two", 0), ("referee", 0)]
         now = one.fork()
@@ -132,21 +140,21 @@ def test_equal_seeds_give_equal_matches_and_a_kill_changes_nothing(tmp_path: Pat
     for name in TABLES:
         assert rows(expected, name).equals(rows(again, name), null_equal=True), name
 
-    class CutOff(Says):
+    class CutOff(NumberEngine):
         async def generate(self, request: Any) -> Any:
-            if len(self.seen) == 3:
+            if len(self.contexts) == 3:
                 raise KeyboardInterrupt
             return await super().generate(request)
 
     with arl.Store.open(tmp_path / "run") as store, pytest.raises(KeyboardInterrupt):
-        played(play, engines=(Says(), Says(), CutOff()), store=store, size=2)
+        played(play, engines=(NumberEngine(), NumberEngine(), CutOff()), store=store, size=2)
     with arl.Store.open(tmp_path / "run") as store:
         known = {name.decode() for name, _ in store.rollout_log(0).records()}
         assert sum("/answer" in name for name in known) >= 3
-        heard = [Heard(Says()) for _ in AGENTS]
+        recorders = [RecordingEngine(NumberEngine()) for _ in AGENTS]
         world = GameWorld()
         collect = arl.Collector(
-            dict(zip(AGENTS, heard, strict=True)),
+            dict(zip(AGENTS, recorders, strict=True)),
             world,
             recipes.GRPO.replace(rollout=play),
             store=store,
@@ -154,7 +162,7 @@ def test_equal_seeds_give_equal_matches_and_a_kill_changes_nothing(tmp_path: Pat
             seed=3,
         )
         batch = collect(tasks=1, group_size=2)
-        assert 0 < sum(len(engine.said) for engine in heard) < 12, "what was recorded is not sampled again"
+        assert 0 < sum(len(engine.exchanges) for engine in recorders) < 12, "what was recorded is not sampled again"
         for name in TABLES:
             assert rows(expected, name).equals(rows(batch, name), null_equal=True), name
 
@@ -162,7 +170,7 @@ def test_equal_seeds_give_equal_matches_and_a_kill_changes_nothing(tmp_path: Pat
 @pytest.mark.parametrize("runs", ["inline", "thread", "process"])
 def test_an_episode_that_breaks_down_fails_all_its_branches(runs: str) -> None:
     recipe = recipes.GRPO.replace(rollout=SelfPlay(agents=("one", "two", "referee")))
-    collect = arl.Collector(Says(), GameWorld(fails_at=3, runs=runs), recipe, task_pool=4)
+    collect = arl.Collector(NumberEngine(), GameWorld(fails_at=3, runs=runs), recipe, task_pool=4)
     with (
         pytest.warns(RuntimeWarning, match="iteration 0 has no draws, .* 6 trajectories failed"),
         pytest.warns(RuntimeWarning, match=r"failed 3 times \(last error: RuntimeError: the lights went out"),
@@ -195,7 +203,7 @@ def test_invalid_multi_agent_programs_and_options_are_refused() -> None:
         while movers := [branch for branch in (one, two, referee) if branch.can_act]:
             await group.turn(movers)
 
-    batch, _ = played(program(twice), engines=(Says(),))
+    batch, _ = played(program(twice), engines=(NumberEngine(),))
     assert batch.num_draws == 3
 
     async def alone(_: Any, group: Group) -> None:
@@ -226,13 +234,16 @@ def test_step_results_of_a_multi_agent_environment_are_checked() -> None:
                 return game
 
         recipe = recipes.GRPO.replace(rollout=SelfPlay(agents=("one", "two", "referee")))
-        arl.Collector(Says(), Wrong(), recipe, task_pool=4)(tasks=1, group_size=1)
+        arl.Collector(NumberEngine(), Wrong(), recipe, task_pool=4)(tasks=1, group_size=1)
 
     outcome = arl.env.StepResult()
     for step, message in (
         (lambda _: 3, "step gave 3 .*return a table with an env.StepResult for each agent"),
-        (lambda _: {"one": outcome}, "step gave no outcome for 'two', who acted"),
-        (lambda _: {"one": outcome, "two": outcome, "you": outcome}, "there is no agent 'you'; name one of"),
+        (lambda _: {"one": outcome}, "step gave no result for agent 'two', which acted"),
+        (
+            lambda _: {"one": outcome, "two": outcome, "you": outcome},
+            "step gave agent 'you', which does not exist; use one of",
+        ),
     ):
         with pytest.warns(AgentRLWarning, match=message), pytest.warns(AgentRLWarning, match="has no draws"):
             collected(step)

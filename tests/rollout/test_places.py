@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mazes import Babbler
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 from small_world import SmallWorld
 
 import agentrl_core as arl
@@ -78,10 +78,10 @@ class Pruned(Rollout):
 
 def collected(program: Rollout, world: Any, **options: Any) -> arl.Batch:
     size = {"tasks": options.pop("tasks"), "group_size": options.pop("group_size")}
-    heard = Heard(world)
+    recorder = RecordingEngine(world)
     recipe = recipes.GRPO.replace(rollout=program)
-    batch = arl.Collector(heard, world, recipe, task_pool=8, **options)(**size)
-    check_sampled(batch, heard)
+    batch = arl.Collector(recorder, world, recipe, task_pool=8, **options)(**size)
+    check_sampled(batch, recorder)
     return batch
 
 
@@ -122,7 +122,7 @@ class Babbling(Babbler):
     """An engine that samples forty tokens after a while; counts as above."""
 
     def __init__(self) -> None:
-        super().__init__(lambda said: [(9, 1.0)] if len(said) >= 40 else [(3, 0.6), (4, 0.4)])
+        super().__init__(lambda tokens: [(9, 1.0)] if len(tokens) >= 40 else [(3, 0.6), (4, 0.4)])
         BEGUN.clear()
         self.running: list[int] = []
 
@@ -178,8 +178,8 @@ class StillRuns(Pruned):
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        (TooMany, r"group 0\.0 has 1 running members for its 1 slots, since it released"),
-        (Forks, r"group 0\.0 has 1 running members for its 1 slots, since it released"),
+        (TooMany, r"group 0\.0 has 1 running members for its 1 slots, as it released"),
+        (Forks, r"group 0\.0 has 1 running members for its 1 slots, as it released"),
         (StillRuns, r"branch 0\.0/0\.0 \(member, running\) has no slot of group 0\.0 to release"),
     ],
 )

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from hand_made import tiny_model
 from riddles import RIGHT, TOKENIZER, WRONG, Riddles, check_resumes, script, solve
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 
 import agentrl_core as arl
 from agentrl_core import engine, recipes
@@ -41,7 +41,7 @@ class OfTrajectories(Mixed):
 
 
 def collected(program: Rollout) -> arl.Batch:
-    exact = Heard(script(two_turns))
+    exact = RecordingEngine(script(two_turns))
     cheap, odd = exact.beside(script(two_turns)), exact.beside(script(two_turns))
     exact._engine.precision, cheap._engine.precision = 16, 4  # the third engine does not report it
     engines: dict[str, Any] = {"policy": exact, "cheap": cheap, "odd": odd}
@@ -54,16 +54,16 @@ def collected(program: Rollout) -> arl.Batch:
 def test_each_action_has_the_precision_of_the_engine_that_sampled_it() -> None:
     batch = collected(Mixed())
     agents = np.repeat(pl.DataFrame(batch.trajectories)["agent"].to_numpy(), 2)
-    found = batch.column("rollout_precision", "step")
+    precision = batch.column("rollout_precision", "step")
     member = pl.DataFrame(batch.steps)["step"].to_numpy()
-    assert len(found) == 8
+    assert len(precision) == 8
     # Members 0 and 2 are the policy's; the first action of the third was not sampled. The last engine reports none.
-    policy = found[agents == 0].tolist()
+    policy = precision[agents == 0].tolist()
     assert sorted(np.isnan(policy).tolist()) == [False, False, False, True]
     assert set(np.array(policy)[~np.isnan(policy)]) == {16}
-    assert member[np.isnan(found) & (agents == 0)].tolist() == [0]
-    assert found[agents == 1].tolist() == [4, 4]
-    assert np.isnan(found[agents == 2]).all()
+    assert member[np.isnan(precision) & (agents == 0)].tolist() == [0]
+    assert precision[agents == 1].tolist() == [4, 4]
+    assert np.isnan(precision[agents == 2]).all()
     tokens = batch.column("rollout_precision", "token")
     assert len(tokens) == len(batch.column("token", "token")), "a token has that of its step"
 
@@ -103,11 +103,11 @@ def test_the_mismatch_of_each_precision() -> None:
     bits = batch.column("rollout_precision", "token")
     # The trainer's log-probs are 0.03 below those of the cheap engine, and 0.01 above those of the exact one.
     recomputed = np.nan_to_num(sampled) + np.where(bits == 4, -0.03, np.where(bits == 16, 0.01, 5.0))
-    found = mismatch(batch.with_columns("token", recomputed_logprob=recomputed))
-    assert sorted(found) == [4, 16]
-    assert found[4].mean_difference == pytest.approx(0.03, abs=1e-5)
-    assert found[16].mean_difference == pytest.approx(0.01, abs=1e-5)
-    assert found[4].diagnostics.k1 == pytest.approx(0.03, abs=1e-5)
-    assert found[4].diagnostics.k3 == pytest.approx(np.exp(-0.03) - 1 + 0.03, abs=1e-6)
-    assert (found[4].is_large, found[16].is_large) == (True, False)
-    assert found[4].diagnostics.tokens == int((bits == 4).sum())
+    mismatches = mismatch(batch.with_columns("token", recomputed_logprob=recomputed))
+    assert sorted(mismatches) == [4, 16]
+    assert mismatches[4].mean_difference == pytest.approx(0.03, abs=1e-5)
+    assert mismatches[16].mean_difference == pytest.approx(0.01, abs=1e-5)
+    assert mismatches[4].diagnostics.k1 == pytest.approx(0.03, abs=1e-5)
+    assert mismatches[4].diagnostics.k3 == pytest.approx(np.exp(-0.03) - 1 + 0.03, abs=1e-6)
+    assert (mismatches[4].is_large, mismatches[16].is_large) == (True, False)
+    assert mismatches[4].diagnostics.tokens == int((bits == 4).sum())

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import polars as pl
 import pytest
-from sampled import ACTION, Heard, check_sampled
+from sampled import ACTION, RecordingEngine, check_sampled
 from small_world import END, SmallWorld
 
 import agentrl_core as arl
@@ -45,7 +45,7 @@ def rolled_out(
 ) -> arl.Batch:
     """Roll out one group by a program, and check that exactly a number of sampled tokens is trained."""
     program = type("GroupProgram", (Rollout,), {"group": group})()
-    engine = Heard(world)
+    engine = RecordingEngine(world)
     collect = arl.Collector(engine, world, recipes.GRPO.replace(rollout=program), task_pool=8, **options)
     batch = collect(tasks=1, group_size=1)
     count = check_sampled(batch, engine)
@@ -92,7 +92,7 @@ def test_a_branch_can_continue_a_stored_trajectory() -> None:
         assert branch.turns[2].text.split()[:3] == [str(token) for token in tokens[began[2] :][:3]]
 
     batch = rolled_out(group, world, sampled=8)
-    assert "behind 2 turns" in rows(batch, "decisions")["reason"][0]
+    assert "after 2 turns" in rows(batch, "decisions")["reason"][0]
 
     async def elsewhere(_: Any, group: Group) -> None:
         branch, other = await group.run([group.start(prefix=Prefix.stored(stored, one, turns=2)), group.start()])
@@ -103,7 +103,9 @@ def test_a_branch_can_continue_a_stored_trajectory() -> None:
     assert sorted(rows(batch)["status"]) == [FINISHED, FAILED]
     with pytest.raises(NotFoundError, match="no trajectory 77"):
         Prefix.stored(stored, 77)
-    with pytest.raises(InvalidInputError, match=r"turns is 5 and tokens is 0 for .*, which has 4 turns; give at most"):
+    with pytest.raises(
+        InvalidInputError, match=r"turns is 5 and tokens is 0 for .*, which has 4 turns; give turns <= 4"
+    ):
         Prefix.stored(stored, one, turns=5)
     with pytest.raises(InvalidInputError, match=r"tokens is 9 for .* has 4 tokens; give a number from 0 to 4"):
         Prefix.stored(stored, one, turns=1, tokens=9)
@@ -114,16 +116,16 @@ def test_a_branch_can_continue_a_stored_trajectory() -> None:
 def test_the_beginning_of_a_branch_begins_another_group() -> None:
     async def group(program: Any, group: Group) -> None:
         if len(group.key) > 2:
-            [begun] = await group.run([group.start(prefix=kept[0])])
-            assert begun.turns[0].text == began[0]
+            [prefixed] = await group.run([group.start(prefix=prefixes[0])])
+            assert prefixed.turns[0].text == began[0]
             return
         branch = group.start()
         await branch.turn()
-        kept[:], began[:] = [Prefix.of(branch, 1)], [branch.turns[0].text]
+        prefixes[:], began[:] = [Prefix.of(branch, 1)], [branch.turns[0].text]
         await group.run([branch])
         await group.spawn(group.task, program=program)
 
-    kept: list[Prefix] = []
+    prefixes: list[Prefix] = []
     began: list[str] = []
     batch = rolled_out(group, Speaking(), sampled=16 + 12)
     assert batch.num_groups == 2
@@ -229,24 +231,24 @@ def test_a_splice_ends_as_its_suffix_did() -> None:
 
 def test_the_same_actions_under_another_prompt() -> None:
     async def group(_: Any, group: Group) -> None:
-        shown = group.start("a long demonstration", facts=None)
-        await group.run([shown])
-        bare = shown.with_prompt(None)
-        assert (shown.status, bare.status, bare.reward) == ("pruned", "finished", 1.75)
-        assert bare.tokens[:3].tolist() == [1, 2, len("begin")]
-        assert bare.tokens[3:].tolist() == shown.tokens[3:].tolist()
-        assert [turn.text for turn in bare.turns] == [turn.text for turn in shown.turns]
-        fork = bare.fork(bare.turns[2].begin)
+        prompted = group.start("a long demonstration", facts=None)
+        await group.run([prompted])
+        unprompted = prompted.with_prompt(None)
+        assert (prompted.status, unprompted.status, unprompted.reward) == ("pruned", "finished", 1.75)
+        assert unprompted.tokens[:3].tolist() == [1, 2, len("begin")]
+        assert unprompted.tokens[3:].tolist() == prompted.tokens[3:].tolist()
+        assert [turn.text for turn in unprompted.turns] == [turn.text for turn in prompted.turns]
+        fork = unprompted.fork(unprompted.turns[2].begin)
         await group.run([fork])
         assert fork.reward == 1.75
         running = group.start("told")
         with pytest.raises(InvalidInputError, match="await a turn first"):
             running.with_prompt(None)
         await running.turn()
-        told = running.with_prompt("other")
+        reprompted = running.with_prompt("other")
         assert running.over
-        assert not told.over
-        await group.run([told])
+        assert not reprompted.over
+        await group.run([reprompted])
 
     batch = rolled_out(group, world := Speaking(), sampled=8 + 12)
     assert len(world.seen) == 3

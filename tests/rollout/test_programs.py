@@ -80,8 +80,8 @@ def test_forks_share_and_inherit() -> None:
     assert statuses(batch) == ["finished"] * 4
     trajectories = rows(batch)
     assert trajectories["parent_trajectory"].to_list() == [None, 0, 0, 0]
-    left = trajectories.join(rows(batch, "nodes"), left_on="branch_node", right_on="node_id")
-    assert sorted(left["kind"]) == [ACTION, OBSERVATION, OBSERVATION], "one leaves inside an action"
+    branch_nodes = trajectories.join(rows(batch, "nodes"), left_on="branch_node", right_on="node_id")
+    assert sorted(branch_nodes["kind"]) == [ACTION, OBSERVATION, OBSERVATION], "one leaves inside an action"
     assert batch.column("reward", "draw").tolist() == [1.75] * 4
     inherited = rows(batch, "steps").filter(pl.col("trajectory_id") != pl.col("origin_trajectory_id"))
     assert inherited.group_by("trajectory_id").len()["len"].to_list() == [1, 1, 1]
@@ -120,10 +120,10 @@ def test_rolled_back_turns_are_stored_as_a_pruned_trajectory() -> None:
 
 
 def test_a_rollback_can_keep_the_episode() -> None:
-    seen: list[list[str]] = []
+    histories: list[list[str]] = []
 
     def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
-        seen.append(list(actions))
+        histories.append(list(actions))
         return long_way(task, seed, actions)
 
     class Clean(Rollout):
@@ -134,7 +134,7 @@ def test_a_rollback_can_keep_the_episode() -> None:
                 await branch.turn()
 
     batch = collected(Clean(), SmallWorld(answer), tasks=1, group_size=1)
-    assert len(seen[-1]) == 4, "the environment saw the action that the record lacks"
+    assert len(histories[-1]) == 4, "the environment saw the action that the record lacks"
     drawn = rows(batch, "draws")["trajectory_id"][0]
     assert len(rows(batch, "steps").filter(pl.col("trajectory_id") == drawn)) == 3
 
@@ -153,8 +153,8 @@ def test_written_actions_have_no_log_probs() -> None:
 
     batch = collected(Expert(), Speaking(), tasks=1, group_size=2)
     actions = rows(batch, "nodes").filter(pl.col("kind") == ACTION)
-    written = actions.filter(pl.col("logprobs").is_null())
-    assert written["tokens"].to_list() == [[15 % 9, 9]] * 2
+    written_actions = actions.filter(pl.col("logprobs").is_null())
+    assert written_actions["tokens"].to_list() == [[15 % 9, 9]] * 2
     assert len(actions) == 8
 
 
@@ -262,11 +262,11 @@ def test_derived_groups_and_effects() -> None:
 
 
 def test_sampling_by_request_and_roles() -> None:
-    asked: list[Sampling] = []
+    samplings: list[Sampling] = []
 
     class Listening(SmallWorld):
         async def generate(self, request: Any) -> Any:
-            asked.append(request.sampling)
+            samplings.append(request.sampling)
             return await super().generate(request)
 
     class ReMax(Rollout):
@@ -275,7 +275,7 @@ def test_sampling_by_request_and_roles() -> None:
             await group.run([group.start(), greedy])
 
     batch = collected(ReMax(), Listening(long_way), tasks=1, sampling=Sampling(temperature=0.7, max_tokens=8))
-    assert {each.temperature for each in asked} == {0.0, 0.7}
+    assert {each.temperature for each in samplings} == {0.0, 0.7}
     assert rows(batch, "nodes").filter(pl.col("kind") == ACTION)["sampling"].struct.field("temperature").n_unique() == 2
     assert sorted(rows(batch)["role"]) == [0, 1]
     draws = rows(batch, "draws")
@@ -394,13 +394,13 @@ async def turn_of_an_ended_branch(group: Group) -> None:
     await branch.turn()
 
 
-@wrong("is awaited by a task other")
+@wrong("is already awaited in another asyncio task")
 async def two_drivers(group: Group) -> None:
     [branch] = group.start_many(1)
     await asyncio.gather(branch.turn(), branch.turn())
 
 
-@wrong("is changed by a task other than the task of its program")
+@wrong("called from another asyncio task than its program's")
 async def a_child_decides(group: Group) -> None:
     async def drive(branch: Branch) -> None:
         group.start()

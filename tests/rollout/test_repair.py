@@ -27,20 +27,20 @@ END = "<|im_end|>"
 
 
 def test_forks_leave_where_the_policy_was_least_sure() -> None:
-    said: list[str] = []
+    prefixes: list[str] = []
 
     def speak(context: str, request: Request) -> ScriptedReply:
         del request
-        begun = context.rpartition("assistant\n")[2]
-        said.append(begun)
-        text = WRONG if not begun else f"x{RIGHT}"
+        prefix = context.rpartition("assistant\n")[2]
+        prefixes.append(prefix)
+        text = WRONG if not prefix else f"x{RIGHT}"
         # Byte 5 is the least certain, then 2 and 9, as certain as 12, which comes later.
         entropies = np.zeros(len(text) + 1)
         entropies[[5, 2, 9, 12]] = [4, 3, 2, 2]
         return ScriptedReply(text, [-0.5] * len(entropies), entropies.tolist())
 
     run = solve(TokenForks(), speak, group_size=7)
-    assert said == ["", *[WRONG[:2]] * 2, *[WRONG[:5]] * 2, *[WRONG[:9]] * 2]
+    assert prefixes == ["", *[WRONG[:2]] * 2, *[WRONG[:5]] * 2, *[WRONG[:9]] * 2]
     forked = [f"{WRONG[:end]}x{RIGHT}" for end in (2, 2, 5, 5, 9, 9)]
     assert [row.actions for row in run.rows] == [[WRONG], *([text] for text in forked)]
     assert run.batch.column("reward", "draw").tolist() == [0, *[1] * 6], "the environment gets the whole action"
@@ -58,7 +58,7 @@ def test_forks_fit_into_the_group(size: int, positions: int, copies: int) -> Non
 
 
 def test_steps_are_cut_at_blank_lines() -> None:
-    found: list[tuple[int, int, str]] = []
+    steps: list[tuple[int, int, str]] = []
 
     class Look(Rollout):
         async def group(self, group: Group) -> None:
@@ -66,10 +66,10 @@ def test_steps_are_cut_at_blank_lines() -> None:
             for step in reasoning_steps(branch):
                 path = branch.decode(branch.tokens[step.begin.tokens :])
                 assert path.startswith(step.text)
-                found.append((step.number, step.turn, step.text))
+                steps.append((step.number, step.turn, step.text))
 
     solve(Look(), in_turn("first é\nstill\n\nsecond", f"third\n \n\n{RIGHT}"))
-    assert found == [(0, 0, "first é\nstill"), (1, 0, "second"), (2, 1, "third"), (3, 1, RIGHT)]
+    assert steps == [(0, 0, "first é\nstill"), (1, 0, "second"), (2, 1, "third"), (3, 1, RIGHT)]
 
 
 ATTEMPT = f"one\n\ntwo\n\nthree\n\n{WRONG}"
@@ -80,12 +80,12 @@ def judging(marks: str, *, teacher: str = f"mended\n\n{RIGHT}") -> Speaker:
 
     def speak(context: str, request: Request) -> str:
         del request
-        asked = context.partition("<|im_end|>")[0]
-        if "Judge each step" in asked:
-            assert "3: three" in asked
+        question = context.partition("<|im_end|>")[0]
+        if "Judge each step" in question:
+            assert "3: three" in question
             return marks
-        if "Go on with this solution" in asked:
-            assert asked.endswith("So far:\none\n\ntwo\n\n")
+        if "Go on with this solution" in question:
+            assert question.endswith("So far:\none\n\ntwo\n\n")
             return teacher
         return ATTEMPT
 
@@ -103,12 +103,12 @@ def test_scope_leads_one_failure_on() -> None:
     draw = [row.actions for row in run.drawn].index([mended])
     steps, tokens = batch.offsets("step"), batch.offsets("token")
     expert = batch.column("expert", "token")[tokens[steps[draw]] : tokens[steps[draw + 1]]]
-    own = len("one\n\ntwo\n\n")
-    assert expert.tolist() == [0] * own + [1] * (len(mended) - own + 1)
+    prefix_length = len("one\n\ntwo\n\n")
+    assert expert.tolist() == [0] * prefix_length + [1] * (len(mended) - prefix_length + 1)
     # A teacher without success is dropped; a bad first step, or none, is left alone.
     for speaker in (judging(marks, teacher=WRONG), judging("1: bad"), judging("all fine")):
-        left = solve(TeacherContinuation(column="success"), speaker, group_size=2)
-        assert [row.actions for row in left.drawn] == [[ATTEMPT]] * 2
+        result = solve(TeacherContinuation(column="success"), speaker, group_size=2)
+        assert [row.actions for row in result.drawn] == [[ATTEMPT]] * 2
     with_teacher = solve(TeacherContinuation(column="success", at_most=2), judging(marks), group_size=3)
     assert sum(mended in row.actions for row in with_teacher.drawn) == 2
 
@@ -137,8 +137,8 @@ def test_int_imitates_a_proposal_that_one_continuation_verifies() -> None:
         [f"{target}{RIGHT}"]
     ]
     for proposal, right in (("3: rather this. ", 99), ("no idea", 0), ("7: rather this. ", 0)):
-        left = solve(recipe, speaking(proposal=proposal, right=right), group_size=1)
-        assert [(row.actions, row.trained) for row in left.drawn] == [([ATTEMPT], "")]
+        result = solve(recipe, speaking(proposal=proposal, right=right), group_size=1)
+        assert [(row.actions, row.trained) for row in result.drawn] == [([ATTEMPT], "")]
 
 
 def test_fission_starts_a_group_after_a_failed_call() -> None:
@@ -170,8 +170,10 @@ def test_cleaner_replaces_a_call_that_failed() -> None:
     assert cleaned("I add <bad>1+2", "sorry, <add>1+2", RIGHT) == ["I add <add>1+2", RIGHT]
     assert cleaned("I add <bad>1+2", "I look <look>", RIGHT) == ["I look <look>", RIGHT]
     assert cleaned("a <bad>", "b <bad>", "c <bad>", "d <odd>", RIGHT) == ["a <odd>", RIGHT]
-    found = cleaned("a <bad>", "b <bad>", "c <bad>", "d <bad>!", "e <bad>", "f <odd>", RIGHT)
-    assert found == ["a <bad>!", "e <bad>", "f <odd>", RIGHT], "the last try stays, and nothing is repaired from there"
+    actions = cleaned("a <bad>", "b <bad>", "c <bad>", "d <bad>!", "e <bad>", "f <odd>", RIGHT)
+    assert actions == ["a <bad>!", "e <bad>", "f <odd>", RIGHT], (
+        "the last try stays, and nothing is repaired from there"
+    )
     assert cleaned("a <bad>", "b <odd>", RIGHT, probability=0.0) == ["a <bad>", "b <odd>", RIGHT]
     assert cleaned("a <bad>", "b <bad>", "c <odd>", RIGHT, retries=1) == ["a <bad>", "c <odd>", RIGHT]
 
@@ -181,20 +183,20 @@ def test_coot_rolls_back_text_that_a_monitor_flags() -> None:
         del request
         if "three laws" in context:
             return "STATE: -1 0 0\nFROM: lie\nGUIDANCE: Be honest." if "I lie" in context else "STATE: 1 0 0"
-        begun = context.rpartition("assistant\n")[2]
-        return (f"I say {RIGHT}" if "Be honest." in context else f"FirstValue, I lie {WRONG}")[len(begun) :]
+        prefix = context.rpartition("assistant\n")[2]
+        return (f"I say {RIGHT}" if "Be honest." in context else f"First, I lie {WRONG}")[len(prefix) :]
 
     run = solve(Monitored(tokens=20, patience=1), speak, group_size=1)
     [drawn] = run.drawn
-    assert drawn.actions == ["FirstValue, I ", f"I say {RIGHT}"]
-    assert drawn.trained == f"FirstValue, I I say {RIGHT}{END}"
+    assert drawn.actions == ["First, I ", f"I say {RIGHT}"]
+    assert drawn.trained == f"First, I I say {RIGHT}{END}"
     assert "Be honest." in drawn.text
     [back] = [row for row in run.rows if row.status == "pruned"]
-    # 20 tokens at a time: the monitor reads "FirstValue, I lie <answe".
-    assert back.actions == [f"FirstValue, I lie {WRONG}"[:20]]
+    # 20 tokens at a time: the monitor reads "First, I lie <answe".
+    assert back.actions == [f"First, I lie {WRONG}"[:20]]
     for options in ({"rollbacks": 0}, {"patience": 4}):
         [drawn] = solve(Monitored(tokens=20, **options), speak, group_size=1).drawn
-        assert drawn.actions == [f"FirstValue, I lie {WRONG}"], "three reads object in a row"
+        assert drawn.actions == [f"First, I lie {WRONG}"], "three reads object in a row"
 
 
 def test_a_monitor_that_quotes_nothing_cuts_three_reads_back() -> None:
@@ -202,12 +204,12 @@ def test_a_monitor_that_quotes_nothing_cuts_three_reads_back() -> None:
         del request
         if "three laws" in context:
             return "STATE: -1 0 0\nFROM: other words\nGUIDANCE: Be honest." if "I lie" in context else "STATE: 1 0 0"
-        begun = context.rpartition("assistant\n")[2]
-        return (f"I say {RIGHT}" if "Be honest." in context else f"FirstValue, I lie {WRONG}")[len(begun) :]
+        prefix = context.rpartition("assistant\n")[2]
+        return (f"I say {RIGHT}" if "Be honest." in context else f"First, I lie {WRONG}")[len(prefix) :]
 
     # Reads end at 5, 10, 15, 20, 25 and 30 tokens; those from 20 on object.
     [drawn] = solve(Monitored(tokens=5), speak, group_size=1).drawn
-    assert drawn.actions == ["FirstValue, I l", f"I say {RIGHT}"]
+    assert drawn.actions == ["First, I l", f"I say {RIGHT}"]
 
 
 def test_agent_r_revises_a_failure_into_a_success() -> None:

@@ -57,21 +57,25 @@ def test_each_rollout_spec_applies_its_own_hint_prefill_and_role() -> None:
 
 
 def test_a_solution_hint_prefills_the_requested_share() -> None:
-    def said(solution: tuple[str, ...], **options: object) -> list[tuple[list[str], str]]:
+    def actions_and_trained_text(solution: tuple[str, ...], **options: object) -> list[tuple[list[str], str]]:
         members = RolloutSpec(1, prefill=SolutionHint(**options), prefill_trained=True)
         run = solve(Rounds(members=members), in_turn(WRONG), world=Riddles(solution))
         return [(row.actions, row.trained) for row in run.rows]
 
-    whole = ("look", RIGHT)
-    assert said(whole) == [(["look", RIGHT], f"look{END}{RIGHT}{END}")]
+    full_solution = ("look", RIGHT)
+    assert actions_and_trained_text(full_solution) == [(["look", RIGHT], f"look{END}{RIGHT}{END}")]
     # 0.5 of 2 actions is 1 whole one.
-    assert said(whole, share=0.5, unit="actions") == [(["look", WRONG], f"look{END}{WRONG}{END}")]
+    assert actions_and_trained_text(full_solution, share=0.5, unit="actions") == [
+        (["look", WRONG], f"look{END}{WRONG}{END}")
+    ]
     # 0.25 of 4 + 22 = 26 characters are floor(6.5) = 6: "look", and 2 of the answer.
-    assert said(whole, share=0.25) == [(["look", f"<a{WRONG}"], f"look{END}<a{WRONG}{END}")]
+    assert actions_and_trained_text(full_solution, share=0.25) == [(["look", f"<a{WRONG}"], f"look{END}<a{WRONG}{END}")]
     # 0.5 of 9 tokens, which are bytes, are floor(4.5) = 4.
-    assert said(("some tale",), share=0.5, unit="tokens") == [([f"some{WRONG}"], f"some{WRONG}{END}")]
-    assert said(()) == [([WRONG], f"{WRONG}{END}")]
-    with pytest.raises(RecipeError, match="train_without_hint=True is not possible; say what is shown"):
+    assert actions_and_trained_text(("some tale",), share=0.5, unit="tokens") == [
+        ([f"some{WRONG}"], f"some{WRONG}{END}")
+    ]
+    assert actions_and_trained_text(()) == [([WRONG], f"{WRONG}{END}")]
+    with pytest.raises(RecipeError, match="train_without_hint=True is not possible; give a hint"):
         RolloutSpec(train_without_hint=True)
 
 
@@ -121,17 +125,17 @@ def test_ghpo_shows_more_and_more_of_the_solution() -> None:
 
     def hints(needed: str) -> tuple[list[str], list[float], list[str]]:
         run = solve(recipes.GHPO, by_chance(0.0, but=needed), world=world, group_size=2)
-        shown = [row.prompt.rpartition("\n")[2] for row in run.rows]
+        hint_lines = [row.prompt.rpartition("\n")[2] for row in run.rows]
         assert {row.status for row in run.rows if not row.drawn} <= {"pruned"}
-        return shown, run.fact("hint"), [row.prompt.rpartition("\n")[2] for row in run.drawn]
+        return hint_lines, run.fact("hint"), [row.prompt.rpartition("\n")[2] for row in run.drawn]
 
     first = ["riddle?"] * 2
     assert hints("riddle") == (first, [0, 0], first)
     assert hints("abcde") == ([*first, *["abcde"] * 2], [0.25] * 2, ["abcde"] * 2)
     assert hints("abcdef") == ([*first, *["abcde"] * 2, *["abcdefghij"] * 2], [0.5] * 2, ["abcdefghij"] * 2)
     for needed in ("abcdefghijk", "never"):
-        shown, facts, drawn = hints(needed)
-        assert len(shown) == 8, "three quarters stay whatever comes of them"
+        hint_lines, facts, drawn = hints(needed)
+        assert len(hint_lines) == 8, "three quarters stay whatever comes of them"
         assert (facts, drawn) == ([0.75] * 2, ["abcdefghijklmno"] * 2)
     alone = solve(recipes.GHPO, in_turn(WRONG), world=Riddles(()), group_size=2)
     assert [row.drawn for row in alone.rows] == [True, True], "a task without a solution keeps its group"
@@ -161,40 +165,40 @@ def test_dars_spends_more_on_hard_tasks(options: dict[str, object], solved: int,
     program = MoreForHard(members=RolloutSpec(8), column="success", **options)
     answers = [RIGHT] * solved + [WRONG] * (9 - solved)
     run = solve(program, in_turn(*answers))
-    assert (run.asked, len(run.drawn)) == (8 + extra, 8 + extra)
+    assert (run.num_requests, len(run.drawn)) == (8 + extra, 8 + extra)
 
 
 def test_v05_stops_when_one_more_does_not_pay() -> None:
     # A new task has V = 0, and R(k) = D2 / (k D2 + 1). With k right answers of k, v = 1 and D2 = 1 - 1/k, so that
     # k D2 + 1 = k, R(k) = D2 / k, and with one more D2 / (k + D2). At k = 14, D2 = 0.92857: 0.066327 - 0.062201 =
     # 0.004126 > 1/256 = 0.003906; at k = 15, D2 = 0.93333: 0.062222 - 0.058577 = 0.003645, which does not pay.
-    assert solve(recipes.V05, in_turn(RIGHT)).asked == 15
+    assert solve(recipes.V05, in_turn(RIGHT)).num_requests == 15
     # Two of four right: v = 0, D2 = max(0, -1/4) = 0: nothing pays.
     even = solve(recipes.V05, in_turn(RIGHT, RIGHT, WRONG))
-    assert even.asked == 4
+    assert even.num_requests == 4
     assert even.fact("prior") == [0] * 4
     # With rewards of 0 and 1, V = 1/2 and the variance 1/4, all is a quarter: at k = 4 (3/16 - 3/19) / 4 = 0.0296 / 4.
-    assert solve(CostAwareSampling(variance=0.25, cost=0.03 / 4), in_turn(RIGHT)).asked == 4
-    assert solve(CostAwareSampling(variance=0.25, cost=0.029 / 4), in_turn(RIGHT)).asked == 5
-    assert solve(CostAwareSampling(cost=0.0, at_most=7), in_turn(RIGHT)).asked == 7
+    assert solve(CostAwareSampling(variance=0.25, cost=0.03 / 4), in_turn(RIGHT)).num_requests == 4
+    assert solve(CostAwareSampling(variance=0.25, cost=0.029 / 4), in_turn(RIGHT)).num_requests == 5
+    assert solve(CostAwareSampling(cost=0.0, at_most=7), in_turn(RIGHT)).num_requests == 7
 
 
 def test_v05_requests_the_prior_from_a_value_model() -> None:
-    asked: list[int] = []
+    path_lengths: list[int] = []
 
     def value(paths: Sequence[np.ndarray]) -> list[float]:
-        asked.extend(len(path) for path in paths)
+        path_lengths.extend(len(path) for path in paths)
         return [1.0] * len(paths)
 
     program = CostAwareSampling(model="value")
     run = solve(program, in_turn(RIGHT), models={"value": value})
     # As good as expected: nothing pays. The request to the value model is not a rollout.
-    assert run.asked == len(run.drawn) == 4
+    assert run.num_requests == len(run.drawn) == 4
     assert run.fact("prior") == [1.0] * 4
     [helper] = [row for row in run.rows if row.role == "helper"]
     assert RIGHT not in helper.text
-    assert len(asked) == 1
-    assert 0 < asked[0] <= len(helper.text)
+    assert len(path_lengths) == 1
+    assert 0 < path_lengths[0] <= len(helper.text)
     assert check_resumes(program, by_chance(0.3), models={"value": value}) >= 2
 
 

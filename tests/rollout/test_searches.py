@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mazes import Maze, in_turn
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 from small_world import SmallWorld
 
 import agentrl_core as arl
@@ -43,7 +43,7 @@ SAYS = {
 
 def searched(program: Rollout, maze: Any, *, size: int = 1, **options: Any) -> arl.Batch:
     """Search in one group, and check that exactly the sampled tokens are trained."""
-    engine = Heard(maze)
+    engine = RecordingEngine(maze)
     collect = arl.Collector(engine, maze, recipes.GRPO.replace(rollout=program), task_pool=1, **options)
     batch = collect(tasks=1, group_size=size)
     assert check_sampled(batch, engine) or not batch.num_draws
@@ -67,9 +67,9 @@ def test_best_first_by_hand() -> None:
     # (-0.5 - 2). Round 3 in b (-1), before e (-2.5): to d (-2), two ends. Round 4 in d: solved.
     batch = searched(Looking(samples=3, width=1, budget=64), Maze(DOORS, in_turn(SAYS)))
     [tree] = TREES
-    taken = [(0, -1, -1.0), (1, -1, -0.5), (2, -1, -0.1), (3, 1, -0.75), (4, 1, -2.5), (5, 1, -2.5), (6, 0, -2.0)]
+    nodes = [(0, -1, -1.0), (1, -1, -0.5), (2, -1, -0.1), (3, 1, -0.75), (4, 1, -2.5), (5, 1, -2.5), (6, 0, -2.0)]
     assert tree.parent.tolist() == [-1, -1, -1, 1, 1, 1, 0, 0, 0, 6, 6, 6]
-    np.testing.assert_allclose(tree.path_logprob[:7], [logprob for _, _, logprob in taken], rtol=1e-6)
+    np.testing.assert_allclose(tree.path_logprob[:7], [logprob for _, _, logprob in nodes], rtol=1e-6)
     assert tree.repeated() == [3, 5]
     assert tree.solution() == [0, 6, 10]
     assert tree.pairs() == [(0, 2), (6, 7), (6, 8), (10, 9), (10, 11)]
@@ -94,8 +94,8 @@ def test_best_first_by_hand() -> None:
         "end": "failed",
     }
     assert len(states) == 12 - 2, "two turns led where others had been"
-    found = rows(batch)["status"].to_list()
-    assert (found.count(FINISHED), found.count(PRUNED), found.count(ABORTED)) == (6, 2, 1)
+    status_list = rows(batch)["status"].to_list()
+    assert (status_list.count(FINISHED), status_list.count(PRUNED), status_list.count(ABORTED)) == (6, 2, 1)
     assert sorted(batch.column("reward", "draw").tolist()) == [0.0] * 5 + [1.0]
     stored = SearchTree.of(batch, 0)
     assert len(stored) == 12
@@ -108,8 +108,8 @@ def test_best_first_by_hand() -> None:
 def test_best_first_of_deep_states_by_hand() -> None:
     # Rounds 1 and 2 in a and c as above. Then e, at depth 2, has -2.5 / 4, more than -1 / 1 of b; it only ends. Round
     # 4 in b: d, at depth 2.
-    says = {**SAYS, "e": [(3, -0.5), (4, -0.5), (4, -0.5)]}
-    searched(Looking(samples=3, width=1, depth_exponent=2.0, budget=64), Maze(DOORS, in_turn(says)))
+    replies = {**SAYS, "e": [(3, -0.5), (4, -0.5), (4, -0.5)]}
+    searched(Looking(samples=3, width=1, depth_exponent=2.0, budget=64), Maze(DOORS, in_turn(replies)))
     [tree] = TREES
     assert tree.parent.tolist() == [-1, -1, -1, 1, 1, 1, 4, 4, 4, 0, 0, 0, 9, 9, 9]
     assert tree.solution() == [0, 9, 13]
@@ -119,27 +119,27 @@ def test_best_first_ends_with_its_budget_or_without_hope() -> None:
     batch = searched(BestFirst(samples=3, budget=4), Maze(DOORS, in_turn(SAYS)))
     assert len(SearchTree.of(batch, 0)) == 4, "three in a, one in c"
     dead = {"a": {3: "b", 4: 0.0}, "b": {3: 0.0}}
-    says = in_turn({"a": [(3, -0.5), (4, -0.5)], "b": [(3, -0.5)] * 2})
-    tree = SearchTree.of(searched(BestFirst(samples=2), Maze(dead, says)), 0)
+    replies = in_turn({"a": [(3, -0.5), (4, -0.5)], "b": [(3, -0.5)] * 2})
+    tree = SearchTree.of(searched(BestFirst(samples=2), Maze(dead, replies)), 0)
     assert len(tree) == 4
     assert set(tree.status) == {"failed"}
 
 
 def test_a_stored_search_continues_in_a_later_iteration(tmp_path: Path) -> None:
-    says = {**SAYS, "a": SAYS["a"] * 2}
+    replies = {**SAYS, "a": SAYS["a"] * 2}
     recipe = recipes.GRPO.replace(rollout=BestFirst(samples=3, budget=6, searches=str(tmp_path / "run")))
-    maze = Maze(DOORS, in_turn(says))
+    maze = Maze(DOORS, in_turn(replies))
     with arl.Store.open(tmp_path / "run") as store:
         collect = arl.Collector(maze, maze, recipe, store=store, task_pool=1)
         first = collect(tasks=1, group_size=1)
         assert len(SearchTree.of(first, 0)) == 6
         assert not SearchTree.of(first, 0).solution()
         collect.end_iteration(recipe.credit(first), {})
-        before = dict(maze.asked)
+        before = dict(maze.request_counts)
         assert before == {"a": 3, "c": 3}
         second = collect(tasks=1, group_size=1)
         # After the stored turns it tries b, which came first, and then d: six more, and nothing again.
-        assert maze.asked == {"a": 3, "c": 3, "b": 3, "d": 3}
+        assert maze.request_counts == {"a": 3, "c": 3, "b": 3, "d": 3}
         collect.end_iteration(recipe.credit(second), {})
     assert sorted(second.column("reward", "draw").tolist()) == [0.0] * 4 + [1.0]
     # The actions of the first iteration are replayed and not trained: one token and the end of the turn.
@@ -149,10 +149,10 @@ def test_a_stored_search_continues_in_a_later_iteration(tmp_path: Path) -> None:
     begin, end = second.offsets("token")[second.offsets("step")[solved : solved + 2]]
     assert trained[begin:end].tolist() == [0, 0, 1, 1, 1, 1]
     # The newest search of the task is solved.
-    found = rollout.StoredSearches(str(tmp_path / "run")).find("train 0")
-    assert found is not None
-    group_id = found[1]
-    assert len(SearchTree.of(found[0], group_id).solution()) == 3
+    stored = rollout.StoredSearches(str(tmp_path / "run")).find("train 0")
+    assert stored is not None
+    group_id = stored[1]
+    assert len(SearchTree.of(stored[0], group_id).solution()) == 3
     assert rollout.StoredSearches(str(tmp_path / "run")).find("train 0", before=0) is None
     assert rollout.StoredSearches("").find("train 0") is None
 
@@ -175,7 +175,7 @@ GOING_ON: dict[str, tuple[Callable[[str], Rollout], dict[str, list[tuple[int, fl
 
 @pytest.mark.parametrize("name", GOING_ON)
 def test_a_stored_search_continues_in_another_run(name: str, tmp_path: Path) -> None:
-    program, says, rewards = GOING_ON[name]
+    program, replies, rewards = GOING_ON[name]
     first = recipes.GRPO.replace(rollout=BestFirst(samples=1, budget=1))
     maze = Maze(DOORS, in_turn({"a": [(3, -1.0)]}))
     with arl.Store.open(tmp_path / "run") as store:
@@ -183,9 +183,11 @@ def test_a_stored_search_continues_in_another_run(name: str, tmp_path: Path) -> 
         batch = collect(tasks=1, group_size=1)
         assert len(SearchTree.of(batch, 0)) == 1
         collect.end_iteration(batch, {})
-    other = Maze(DOORS, in_turn(says))
+    other = Maze(DOORS, in_turn(replies))
     batch = searched(program(str(tmp_path / "run")), other, seed=7)
-    assert other.asked == {place: len(said) for place, said in says.items()}, "nothing is tried in a again"
+    assert other.request_counts == {place: len(samples) for place, samples in replies.items()}, (
+        "nothing is tried in a again"
+    )
     assert sorted(batch.column("reward", "draw").tolist()) == rewards
     tree = SearchTree.of(batch, 0)
     solution = tree.solution()
@@ -198,25 +200,25 @@ def test_a_tree_is_that_of_its_group() -> None:
     class Late(Rollout):
         async def group(self, group: Group) -> None:
             await group.run(group.start_many(1))
-            batch = found[0]
+            batch = batches[0]
             assert len(group.tree) == 2
             with pytest.raises(InvalidInputError, match="already has a tree; call resume_search before"):
                 group.resume_search(batch, 0)
 
     doors: dict[str, dict[int, str | float]] = {"a": {3: "b"}, "b": {3: 1.0}}
-    says = in_turn({"a": [(3, -0.5)] * 2, "b": [(3, -0.5)] * 2})
-    found: list[arl.Batch] = []
-    maze = Maze(doors, says)
-    found.append(searched(rollout.Independent(), maze))
+    replies = in_turn({"a": [(3, -0.5)] * 2, "b": [(3, -0.5)] * 2})
+    batches: list[arl.Batch] = []
+    maze = Maze(doors, replies)
+    batches.append(searched(rollout.Independent(), maze))
     searched(Late(), maze)
 
 
 def test_monte_carlo_by_hand() -> None:
     doors = {"a": {3: "b", 4: "c"}, "b": {3: 1.0, 4: 0.0}, "c": {3: 0.0, 4: 0.5}}
-    says = {"a": [(3, -1.0), (4, -1.0)], "b": [(3, -1.0), (4, -1.0)], "c": [(3, -1.0), (4, -1.0)]}
+    replies = {"a": [(3, -1.0), (4, -1.0)], "b": [(3, -1.0), (4, -1.0)], "c": [(3, -1.0), (4, -1.0)]}
     # 1: two branches from the beginning, worth 1 (by b) and 0 (by c). 2: b has 1 + 0.25 sqrt(ln 2) = 1.21, c 0.21: one
     # more action in b, worth 0. 3: b has 0.5 + 0.25 sqrt(ln 3 / 2) = 0.69, c 0.26, but b is full and all ends: c.
-    batch = searched(MonteCarlo(iterations=3, samples=2, depth=5), Maze(doors, in_turn(says)))
+    batch = searched(MonteCarlo(iterations=3, samples=2, depth=5), Maze(doors, in_turn(replies)))
     tree = SearchTree.of(batch, 0)
     assert batch.num_draws == 4
     first = {int(row): (float(tree.value[row]), int(tree.visits[row])) for row in np.flatnonzero(tree.parent < 0)}
@@ -236,9 +238,9 @@ def test_monte_carlo_by_hand() -> None:
 def test_under_sampled_turns_by_hand() -> None:
     doors = {"a": {3: "b", 4: "c"}, "b": {3: 1.0, 4: 0.0}, "c": {3: 0.0}}
     likely, seldom = log(0.7), log(0.3)
-    says = in_turn({"a": [(3, likely), (4, seldom)], "b": [(3, -0.5)] * 9, "c": [(3, -0.5)] * 9})
+    replies = in_turn({"a": [(3, likely), (4, seldom)], "b": [(3, -0.5)] * 9, "c": [(3, -0.5)] * 9})
     # Shares 1/2, 1/2: 3 lags by 0.2. Then 2/3 - 0.7 < 0: 3 again. Then 3/4 - 0.7 > 0 > 1/4 - 0.3: 4. Then 3/5: 3.
-    batch = searched(UnderSampled(budget=6, initial=2, parallel=1), Maze(doors, says))
+    batch = searched(UnderSampled(budget=6, initial=2, parallel=1), Maze(doors, replies))
     tree = SearchTree.of(batch, 0)
     assert tree.visits[np.flatnonzero(tree.parent < 0)].tolist() == [4, 2]
     assert rows(batch)["parent_trajectory"].to_list().count(0) == 3
@@ -274,8 +276,8 @@ def test_budgets_are_kept(seed: int, samples: int, width: int, budget: int) -> N
     batch = searched(program, world, seed=seed)
     assert batch.num_draws <= program.final_group_size(1)
     assert np.diff(batch.offsets("step")).max() <= 4
-    found = SearchTree.of(batch, 0)
-    assert all(len(found.children(row)) <= samples for row in range(-1, len(found)))
+    search_tree = SearchTree.of(batch, 0)
+    assert all(len(search_tree.children(row)) <= samples for row in range(-1, len(search_tree)))
     lagging = searched(UnderSampled(budget=max(budget, 2), initial=2, parallel=width), world, seed=seed)
     assert lagging.num_draws == max(budget, 2)
 
@@ -288,7 +290,7 @@ def test_a_stored_search_tree_equals_the_live_one(seed: int) -> None:
     batch = searched(program, SmallWorld(wandering), seed=seed)
     stored = SearchTree.of(batch, 0)
 
-    def told(tree: SearchTree) -> list[Any]:
+    def contents(tree: SearchTree) -> list[Any]:
         before, after = tree.state, tree.next_state
         status, distance = tree.status, tree.distance
         columns = zip(tree.path_logprob, tree.visits, tree.value, before, after, strict=True)
@@ -297,4 +299,4 @@ def test_a_stored_search_tree_equals_the_live_one(seed: int) -> None:
             for logprob, visits, value, one, other in columns
         )
 
-    assert told(stored) == told(live)
+    assert contents(stored) == contents(live)

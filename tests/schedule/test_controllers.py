@@ -24,13 +24,13 @@ from agentrl_core.schedule.adaptive import LogStep
 from agentrl_core.schedule.condition import Plateau
 
 
-def values(controller: Controller, *seen: float) -> list[float]:
+def values(controller: Controller, *numbers: float) -> list[float]:
     """Return the value after each measurement; the state goes through JSON in between."""
-    state, found = controller.initial_state(), []
-    for number in seen:
+    state, outputs = controller.initial_state(), []
+    for number in numbers:
         state = json.loads(json.dumps(controller.moved(state, dict.fromkeys(controller.reads, number))))
-        found.append(controller.value(state))
-    return found
+        outputs.append(controller.value(state))
+    return outputs
 
 
 CASES: list[tuple[Controller, list[float], list[float]]] = [

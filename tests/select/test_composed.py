@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pools import Story, pool, wanted
+from pools import Story, pool, selection_request
 from small_world import SmallWorld
 
 from agentrl_core import Collector, Store, _core, select
@@ -30,17 +30,17 @@ from agentrl_core.select.value_trackers import VisitCount
 def told(tasks: ComposedSelector, visits: TaskOutcomes, story: Story) -> State:
     """Return the state of a selector after its tracker observed this."""
     state = tasks.initial_state()
-    return state | {"rows": np.array(story.known), "track": tasks.track.next(state["track"], visits)}
+    return state | {"rows": np.array(story.tracked), "track": tasks.track.next(state["track"], visits)}
 
 
 def test_without_a_score_the_choice_is_that_of_uniform_in_each_round() -> None:
     tasks, of = ComposedSelector(), pool(50)
-    chosen = tasks.choose(of, {}, wanted(50), 3)
+    chosen = tasks.choose(of, {}, selection_request(50), 3)
     assert sorted(chosen.rows.tolist()) == list(range(50))
-    again = tasks.choose(of, {}, wanted(20, number=1, taken=chosen.rows[:30]), 3)
+    again = tasks.choose(of, {}, selection_request(20, number=1, taken=chosen.rows[:30]), 3)
     assert set(again.rows.tolist()) == set(chosen.rows[30:].tolist())
-    assert len(tasks.choose(of, {}, wanted(20, number=1, taken=chosen.rows[:45]), 3)) == 5
-    uniform = select.Uniform().choose(of, {}, wanted(10), 3)
+    assert len(tasks.choose(of, {}, selection_request(20, number=1, taken=chosen.rows[:45]), 3)) == 5
+    uniform = select.Uniform().choose(of, {}, selection_request(10), 3)
     numbers = _core.rng.uniform(np.uint64(3) + np.arange(50, dtype=np.uint64), 0)
     assert uniform.rows.tolist() == np.argsort(numbers, kind="stable")[:10].tolist()
 
@@ -48,14 +48,14 @@ def test_without_a_score_the_choice_is_that_of_uniform_in_each_round() -> None:
 def test_the_nearest_to_the_target_are_chosen() -> None:
     tasks, story = ComposedSelector(track=select.Beta(0.0, 0.0, unseen=0.0), score=select.NearTarget(0.5)), Story()
     state = told(tasks, story.visits(0, {9: [1, 0], 4: [1, 0, 0], 7: [1, 1, 1], 2: [1, 1, 0]}), story)
-    chosen = tasks.choose(pool(20), state, wanted(3), 0)
+    chosen = tasks.choose(pool(20), state, selection_request(3), 0)
     # 1/2 first; 1/3 and 2/3 are equally near.
     assert chosen.rows[0] == 9
     assert set(chosen.rows[1:].tolist()) == {4, 2}
-    assert set(tasks.choose(pool(20), state, wanted(2, taken=[9, 4]), 0).rows.tolist()) > {2}
+    assert set(tasks.choose(pool(20), state, selection_request(2, taken=[9, 4]), 0).rows.tolist()) > {2}
     # The same with candidates drawn first, from a part so large that all are drawn.
     among = ComposedSelector(track=tasks.track, score=tasks.score, sample=select.TopSampler(among=20))
-    assert among.choose(pool(20), state, wanted(3), 0).rows[0] == 9
+    assert among.choose(pool(20), state, selection_request(3), 0).rows[0] == 9
 
 
 @pytest.mark.parametrize("posterior", [False, True])
@@ -69,11 +69,11 @@ def test_pieces_of_a_large_pool_are_the_whole(
     tasks = ComposedSelector(track=select.Beta(decay=0.9, idle_decay=0.5), score=LearningSignal(), sample=sampler)
     rows = rng.choice(300, 90, replace=False).tolist()
     state = told(tasks, story.visits(0, {row: rng.integers(0, 2, 4).tolist() for row in rows}), story)
-    whole = tasks.choose(pool(300), state, wanted(40, taken=rows[:7]), 5).rows.tolist()
+    expected = tasks.choose(pool(300), state, selection_request(40, taken=rows[:7]), 5).rows.tolist()
     for size in (7, 64):
         monkeypatch.setattr("agentrl_core.select.composed._PIECE", size)
-        assert tasks.choose(pool(300), state, wanted(40, taken=rows[:7]), 5).rows.tolist() == whole
-    assert len(set(whole)) == 40
+        assert tasks.choose(pool(300), state, selection_request(40, taken=rows[:7]), 5).rows.tolist() == expected
+    assert len(set(expected)) == 40
 
 
 def test_few_candidates_are_looked_at() -> None:
@@ -85,7 +85,7 @@ def test_few_candidates_are_looked_at() -> None:
             return super().__call__(estimates)
 
     tasks = ComposedSelector(score=Nosy(), sample=select.TopSampler(among=4, posterior=True))
-    assert len(tasks.choose(pool(1000), {}, wanted(5), 1)) == 5
+    assert len(tasks.choose(pool(1000), {}, selection_request(5), 1)) == 5
     assert looked_at == [20]
 
 
@@ -94,8 +94,8 @@ def test_thompson_sampling_prefers_a_new_task_to_one_always_solved() -> None:
     tasks = ComposedSelector(score=select.NearTarget(0.5), sample=select.TopSampler(posterior=True))
     story = Story()
     state = told(tasks, story.visits(0, {0: [1.0] * 100}), story)
-    found = [int(tasks.choose(pool(2), state, wanted(1), key).rows[0]) for key in range(200)]
-    assert sum(found) > 180
+    choices = [int(tasks.choose(pool(2), state, selection_request(1), key).rows[0]) for key in range(200)]
+    assert sum(choices) > 180
 
 
 def test_quotas_and_stages_make_parts() -> None:
@@ -103,7 +103,7 @@ def test_quotas_and_stages_make_parts() -> None:
     of.column("attempts")
     of._columns["hops"] = np.arange(40) // 10  # 0 to 3
     quota = ComposedSelector(quota=select.Quota("math=3,code=1"))
-    rows = quota.choose(of, {}, wanted(16), 5).rows
+    rows = quota.choose(of, {}, selection_request(16), 5).rows
     assert len(set(rows.tolist())) == 16
     assert (rows % 2).sum() == 4
     stage = ComposedSelector(
@@ -111,11 +111,11 @@ def test_quotas_and_stages_make_parts() -> None:
     )
     state = stage.initial_state()
     state["stage"] = {"stage": 2, "begun": 0, "rate": None}
-    rows = stage.choose(of, state, wanted(8), 5).rows
+    rows = stage.choose(of, state, selection_request(8), 5).rows
     assert sorted((rows // 10).tolist()) in [[0] * a + [1] * (2 - a) + [2] * 6 for a in range(3)]
     assert (rows % 2).sum() == 4
     # Twelve of a stage with ten tasks: the rest comes from earlier ones.
-    rows = stage.choose(of, state, wanted(16), 5).rows
+    rows = stage.choose(of, state, selection_request(16), 5).rows
     assert (rows // 10 == 2).sum() == 10
     assert len(set(rows.tolist())) == 16
 
@@ -136,7 +136,7 @@ def test_pool_rule_queue_counts_variants_and_surveys() -> None:
     assert tasks.queue is not None
     state["pool"] = tasks.pool.next(state["pool"], visits, state["rows"], 0)
     state["queue"] = tasks.queue.next(state["queue"], visits, None)
-    chosen = tasks.choose(pool(4), state, wanted(3, iteration=0, group_size=4), 2)
+    chosen = tasks.choose(pool(4), state, selection_request(3, iteration=0, group_size=4), 2)
     train = chosen.purpose == 0
     assert chosen.rows[0] == 1  # from the queue
     assert chosen.items.tolist() == [0, -1, -1, -1, -1]
@@ -146,7 +146,7 @@ def test_pool_rule_queue_counts_variants_and_surveys() -> None:
     assert chosen.counts[~train].tolist() == [5, 5]
     assert set(chosen.variants[train].tolist()) <= {0, 1, 2}
     assert chosen.variants[~train].tolist() == [-1, -1]
-    later = tasks.choose(pool(4), state, wanted(1, number=1, taken=[1, 2], group_size=4), 2)
+    later = tasks.choose(pool(4), state, selection_request(1, number=1, taken=[1, 2], group_size=4), 2)
     assert later.purpose.tolist() == [0]
     assert later.rows.tolist() == [3]
 
@@ -223,12 +223,12 @@ def test_a_collection_learns_from_all_its_groups(tmp_path: Path) -> None:
                 attempts[int(task_id.split()[1])] += 1
                 solved[int(task_id.split()[1])] += success
         assert len(rows) == len(set(rows)) > 8
-        kept = state["pool"]
-        assert dict(zip(rows, kept["attempts"].tolist(), strict=True)) == {
+        pool_state = state["pool"]
+        assert dict(zip(rows, pool_state["attempts"].tolist(), strict=True)) == {
             row: count for row, count in attempts.items() if count
         }
-        assert all(solved[row] == won for row, won in zip(rows, kept["successes"].tolist(), strict=True))
-        out = {row for row, gone in zip(rows, kept["out"].tolist(), strict=True) if gone}
+        assert all(solved[row] == won for row, won in zip(rows, pool_state["successes"].tolist(), strict=True))
+        out = {row for row, is_out in zip(rows, pool_state["out"].tolist(), strict=True) if is_out}
         assert out == {row for row in range(16) if attempts[row] >= 8 and solved[row] == attempts[row]}
         assert out, "an easy task left the pool"
         assert state["variant"]["rollouts"].sum() > 0
@@ -237,8 +237,8 @@ def test_a_collection_learns_from_all_its_groups(tmp_path: Path) -> None:
 
 def test_an_interrupted_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     with Store.open(tmp_path / "whole") as store:
-        whole = train(store, 6)
-        expected = states(whole)
+        uninterrupted = train(store, 6)
+        expected = states(uninterrupted)
         tokens = [store.batch(iteration).column("token", "token").tolist() for iteration in range(6)]
     for until in range(1, 7):
         with Store.open(tmp_path / "cut") as store:
@@ -272,8 +272,8 @@ def test_other_rules_collect(tasks: ComposedSelector) -> None:
     collect = train(None, 3, recipe=recipe)
     state = states(collect)["select[0].ComposedSelector"]
     assert state["groups"] == 12
-    found = tasks.columns(pool(16), state, np.arange(16))
-    assert all(column.dtype == np.float32 and len(column) == 16 for column in found.values())
+    columns = tasks.columns(pool(16), state, np.arange(16))
+    assert all(column.dtype == np.float32 and len(column) == 16 for column in columns.values())
 
 
 def test_passes_go_through_the_pool() -> None:

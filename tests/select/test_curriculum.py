@@ -39,11 +39,11 @@ def test_scores_by_hand() -> None:
 
 def test_probabilities_by_hand() -> None:
     # 0.2 / 4 + 0.8 w / sum w with w = 0, 1, 1, 2
-    found = select.ProportionalSampler(uniform=0.2).probabilities(np.array([0.0, 1.0, 1.0, 2.0]))
-    np.testing.assert_allclose(found, [0.05, 0.25, 0.25, 0.45])
+    probabilities = select.ProportionalSampler(uniform=0.2).probabilities(np.array([0.0, 1.0, 1.0, 2.0]))
+    np.testing.assert_allclose(probabilities, [0.05, 0.25, 0.25, 0.45])
     # exp((0.5 - s) / 0.1) for s = 0.5, 0.6: 1 and exp(-1)
-    found = select.ProportionalSampler(temperature=0.1).probabilities(Linear(-1.0)(np.array([0.5, 0.6])))
-    np.testing.assert_allclose(found, [1 / (1 + math.exp(-1)), math.exp(-1) / (1 + math.exp(-1))])
+    probabilities = select.ProportionalSampler(temperature=0.1).probabilities(Linear(-1.0)(np.array([0.5, 0.6])))
+    np.testing.assert_allclose(probabilities, [1 / (1 + math.exp(-1)), math.exp(-1) / (1 + math.exp(-1))])
     # No task has a weight yet: all are equal.
     assert select.ProportionalSampler(uniform=0.2).probabilities(np.zeros(4)).tolist() == [0.25] * 4
     assert select.ProportionalSampler(uniform=1.0).probabilities(np.array([3.0, 1.0])).tolist() == [0.5, 0.5]
@@ -91,13 +91,13 @@ def test_wrong_scores_are_clear_errors(sampler: select.Sampler, scores: list[flo
 def test_first_draws_follow_the_returned_probabilities(sampler: select.ProportionalSampler) -> None:
     scores, count = np.array([0.1, 0.4, 0.2, 0.3]), 20_000
     expected = sampler.probabilities(scores)
-    found = np.zeros(4)
+    counts = np.zeros(4)
     for key in range(count):
         places, chances = sampler.choose(scores, np.arange(4), 2, _core.rng.structural_seed(key))
-        found[places[0]] += 1
+        counts[places[0]] += 1
         assert chances.tolist() == expected[places].tolist()
     # 3 degrees of freedom: beyond 21.1 once in 10 000.
-    assert ((found - count * expected) ** 2 / (count * expected)).sum() < 21.1
+    assert ((counts - count * expected) ** 2 / (count * expected)).sum() < 21.1
     repeated = select.ProportionalSampler(replace=True).choose(scores, np.arange(4), 9, 3)[0]
     assert len(repeated) == 9
 
@@ -135,13 +135,13 @@ def test_dual_arms_by_hand() -> None:
 
 
 def test_pools_lose_tasks() -> None:
-    story, kept = Story(), select.PoolFilter(above=0.0, below=0.9, attempts=4)
-    state = kept.initial_state()
+    story, pool_filter = Story(), select.PoolFilter(above=0.0, below=0.9, attempts=4)
+    state = pool_filter.initial_state()
     first = story.visits(0, {1: [0, 0, 0, 0], 2: [1, 0], 3: [1, 1, 1, 1], 4: [1, 0, 1, 0]})
-    state = kept.next(state, first, np.array(story.known), 0)
-    assert dict(zip(story.known, state["out"].tolist(), strict=True)) == {1: True, 2: False, 3: True, 4: False}
+    state = pool_filter.next(state, first, np.array(story.tracked), 0)
+    assert dict(zip(story.tracked, state["out"].tolist(), strict=True)) == {1: True, 2: False, 3: True, 4: False}
     # Four of ten attempts now: back in the band.
-    state = kept.next(state, story.visits(1, {1: [1, 1, 1, 1, 0, 0]}), np.array(story.known), 0)
+    state = pool_filter.next(state, story.visits(1, {1: [1, 1, 1, 1, 0, 0]}), np.array(story.tracked), 0)
     assert state["out"].tolist() == [False, False, True, False]
     newest = select.PoolFilter(at_most=0.5, newest=True)
     state = newest.next(newest.initial_state(), Story().visits(0, {1: [0, 0]}), np.array([1]), 0)
@@ -150,17 +150,17 @@ def test_pools_lose_tasks() -> None:
 
 
 def test_pools_lose_tasks_at_the_end_of_an_epoch() -> None:
-    story, kept = Story(), select.PoolFilter(below=0.9, per="epoch")
-    state = kept.next(kept.initial_state(), story.visits(0, {1: [1.0], 2: [0.0]}), np.array([1, 2]), 0)
+    story, pool_filter = Story(), select.PoolFilter(below=0.9, per="epoch")
+    state = pool_filter.next(pool_filter.initial_state(), story.visits(0, {1: [1.0], 2: [0.0]}), np.array([1, 2]), 0)
     assert state["out"].tolist() == [False, False]
-    state = kept.next(state, story.visits(1, {2: [1.0]}), np.array([1, 2]), 1)
+    state = pool_filter.next(state, story.visits(1, {2: [1.0]}), np.array([1, 2]), 1)
     assert state["out"].tolist() == [True, False]  # 1 of 1; 1 of 2
 
 
 def test_some_of_the_outside_are_spared() -> None:
     rows = np.arange(10_000)
-    kept = select.PoolFilter(below=1.0, spare=0.2)
-    out = kept._outside(np.full(10_000, 5), np.full(10_000, 5), rows)
+    pool_filter = select.PoolFilter(below=1.0, spare=0.2)
+    out = pool_filter._outside(np.full(10_000, 5), np.full(10_000, 5), rows)
     # Four standard errors of 0.8.
     assert abs(out.mean() - 0.8) < 4 * math.sqrt(0.16 / 10_000)
 
@@ -201,11 +201,11 @@ def test_stages_of_domains_by_a_metric_or_by_time() -> None:
     assert stages.parts(state, tasks)[0][0].tolist() == [True, True, True, False]
     timed = select.Curriculum("domain", "math,code", above=None, iterations=2)
     state = timed.initial_state()
-    found = []
+    stage_history = []
     for iteration in range(5):
         state = timed.next(state, Story().visits(iteration, {}), closed(iteration))
-        found.append(state["stage"])
-    assert found == [0, 1, 1, 1, 1]
+        stage_history.append(state["stage"])
+    assert stage_history == [0, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class Made(Sequence[Task]):
         self.count = count
         self.columns = columns or {}
         self.name = name
-        self.asked: list[int] = []
+        self.requested_rows: list[int] = []
 
     def __len__(self) -> int:
         return self.count
@@ -38,22 +38,22 @@ class Made(Sequence[Task]):
             return [self[place] for place in range(*row.indices(self.count))]
         if not 0 <= row < self.count:
             raise IndexError(row)
-        self.asked.append(row)
+        self.requested_rows.append(row)
         return Task(f"{self.name} {row}", "?", "sums", None)
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.integers(0, 6), min_size=1))
 def test_worlds_take_turns(lengths: dict[str, int]) -> None:
     worlds = {name: Made(count, {"place": np.arange(count)}, name) for name, count in lengths.items()}
-    found = MixedTasks(worlds)
+    tasks = MixedTasks(worlds)
     expected = [(name, row) for row in range(max(lengths.values())) for name, count in lengths.items() if row < count]
-    assert len(found) == len(expected)
-    assert [(name, task.task_id) for name, task in found] == [(name, f"{name} {row}") for name, row in expected]
-    assert found[1:3] == [found[place] for place in range(1, min(3, len(found)))]
-    column = found.column("place")
+    assert len(tasks) == len(expected)
+    assert [(name, task.task_id) for name, task in tasks] == [(name, f"{name} {row}") for name, row in expected]
+    assert tasks[1:3] == [tasks[place] for place in range(1, min(3, len(tasks)))]
+    column = tasks.column("place")
     assert (column.tolist() if column is not None else []) == [row for _, row in expected]
     with pytest.raises(IndexError):
-        found[len(found)]
+        tasks[len(tasks)]
 
 
 def test_columns_of_the_environment() -> None:
@@ -77,12 +77,12 @@ class Large(SmallWorld):
 
     def __init__(self) -> None:
         super().__init__()
-        self.made: Made | None = None
+        self.task_list: Made | None = None
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> Any:
         assert start == 0
-        self.made = self.made or Made(count, name=split)
-        return self.made
+        self.task_list = self.task_list or Made(count, name=split)
+        return self.task_list
 
 
 @pytest.mark.parametrize("score", [None, LearningSignal()])
@@ -95,8 +95,8 @@ def test_only_tasks_that_are_chosen_are_made(score: select.TaskScore | None) -> 
     for _ in range(2):
         batch = recipe.credit(collect(tasks=3, group_size=2))
         collect.end_iteration(batch, {})
-    assert world.made is not None
-    assert 6 <= len(set(world.made.asked)) <= 7  # the selected ones, and the first, which is inspected
+    assert world.task_list is not None
+    assert 6 <= len(set(world.task_list.requested_rows)) <= 7  # the selected ones, and the first, which is inspected
 
 
 def test_an_iteration_touches_the_task_rows_of_its_batch_alone(tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ def test_an_iteration_touches_the_task_rows_of_its_batch_alone(tmp_path: Path) -
             collect.end_iteration(recipe.credit(collect(tasks=3, group_size=2)), {})
             rolled_out = set(store.batch(iteration).trajectories.column("task_id"))
             assert len(rolled_out) == 3
-            written = store.tasks.column("task_id")[before:]
-            assert sorted(written) == sorted(rolled_out), "one row a task, and none of those before"
+            task_rows = store.tasks.column("task_id")[before:]
+            assert sorted(task_rows) == sorted(rolled_out), "one row a task, and none of those before"
             known |= rolled_out
             state = collect._now().components["select[0].ComposedSelector"]
             assert len(state["rows"]) == len(known), "nothing is kept of a task that nobody tried"

@@ -17,8 +17,8 @@ def pool(size: int) -> select.Pool:
 
 
 def chosen(size: int, count: int, *, key: int, taken: Sequence[int] = ()) -> list[int]:
-    wanted = select.SelectionRequest(count, 8, min(len(taken), 1), np.array(taken, np.int64), 0)
-    selection = select.Uniform().choose(pool(size), {}, wanted, key)
+    request = select.SelectionRequest(count, 8, min(len(taken), 1), np.array(taken, np.int64), 0)
+    selection = select.Uniform().choose(pool(size), {}, request, key)
     selection.check(size, "Uniform")
     assert selection.rows.dtype == np.int64
     assert selection.counts.tolist() == [8] * len(selection)
@@ -86,10 +86,12 @@ def test_a_band_of_groups(options: dict[str, float | None]) -> None:
     scores[rng.random(60) < 0.2] = np.nan
     expected = []
     for group in range(20):
-        own = scores[(groups == group) & np.isfinite(scores)]
-        std = own.std(ddof=options.get("ddof", 0)) if len(own) > 1 else 0.0
+        group_scores = scores[(groups == group) & np.isfinite(scores)]
+        std = group_scores.std(ddof=options.get("ddof", 0)) if len(group_scores) > 1 else 0.0
         bound = options.get("std_above", 0.0)
-        in_band = len(own) >= 2 and options.get("at_least", 0.0) <= own.mean() <= options.get("at_most", 1.0)
+        in_band = len(group_scores) >= 2 and options.get("at_least", 0.0) <= group_scores.mean() <= options.get(
+            "at_most", 1.0
+        )
         expected.append(in_band and (bound is None or std > bound))
     assert 0 < sum(expected) < 20
     band = select.Band(members_at_least=2, **options)

@@ -29,8 +29,8 @@ def test_beta_by_hand() -> None:
     story, tracker = Story(), select.Beta(decay=0.5)
     state = tracker.next(tracker.initial_state(), story.visits(0, {7: [1, 1, 1, 0]}))
     state = tracker.next(state, story.visits(1, {7: [1, 0, 0, 0]}))
-    found = tracker.estimate(state, story.candidates([7, 8], 2))
-    assert found.tolist() == [3.5 / 8, 0.5]
+    estimates = tracker.estimate(state, story.candidates([7, 8], 2))
+    assert estimates.tolist() == [3.5 / 8, 0.5]
 
 
 def test_evidence_fades_while_a_task_waits() -> None:
@@ -61,8 +61,8 @@ def test_beta_is_the_fold_of_every_iteration(
                 naive[row] = decay * successes + won, decay * failures + len(outcomes[row]) - won
             else:
                 naive[row] = idle * successes, idle * failures
-    found = tracker.estimate(state, story.candidates(ROWS, len(run)))
-    for row, value in zip(ROWS, found.tolist(), strict=True):
+    estimates = tracker.estimate(state, story.candidates(ROWS, len(run)))
+    for row, value in zip(ROWS, estimates.tolist(), strict=True):
         alpha, beta = naive[row][0] + prior[0], naive[row][1] + prior[1]
         assert value == pytest.approx(alpha / (alpha + beta) if alpha + beta > 0 else 0.5)
 
@@ -101,10 +101,10 @@ def test_windows_are_the_last_visits(run: list[dict[int, list[float]]], size: in
         for row, values in outcomes.items():
             naive[row].append(max(values) if of == "solved" else sum(values) / len(values))
     known = story.candidates(ROWS, len(run))
-    found, curves = tracker.estimate(state, known), tracker.curves(state, known, 3)
+    estimates, curves = tracker.estimate(state, known), tracker.curves(state, known, 3)
     for row in ROWS:
         last = naive[row][-size:]
-        assert found[row] == pytest.approx(sum(last) / len(last) if last else 0.5)
+        assert estimates[row] == pytest.approx(sum(last) / len(last) if last else 0.5)
         tail = naive[row][-min(3, size) :] if naive[row] else []
         np.testing.assert_allclose(curves[row], [math.nan] * (3 - len(tail)) + tail)
 
@@ -123,11 +123,11 @@ def test_a_bin_changes_beyond_its_border() -> None:
 def test_learning_progress_by_hand() -> None:
     # returns 0, 1, 0.5: changes 1, 0.5; smoothed with 1/2 from 0: 0.5, then 0.25 + 0.25 = 0.5.
     story, tracker = Story(), LearningProgress(rate=0.5)
-    state, found = tracker.initial_state(), []
+    state, estimates = tracker.initial_state(), []
     for iteration, values in enumerate([[0.0, 0.0], [1.0, 1.0], [1.0, 0.0]]):
         state = tracker.next(state, story.visits(iteration, {2: values}))
-        found.append(tracker.estimate(state, story.candidates([2, 3], iteration + 1)).tolist())
-    assert found == [[0.0, 0.0], [0.5, 0.0], [0.5, 0.0]]
+        estimates.append(tracker.estimate(state, story.candidates([2, 3], iteration + 1)).tolist())
+    assert estimates == [[0.0, 0.0], [0.5, 0.0], [0.5, 0.0]]
     first = LearningProgress(from_zero=True)
     state = first.next(first.initial_state(), Story().visits(0, {2: [1.0]}))
     assert state["progress"].tolist() == [1.0]
@@ -138,8 +138,8 @@ def test_the_optimal_value_of_a_survey() -> None:
     story, tracker = Story(), LogMeanExp()
     state = tracker.next(tracker.initial_state(), story.visits(0, {5: [0, 0, 1, 1]}, survey=True))
     state = tracker.next(state, story.visits(1, {5: [1, 1], 6: [1]}))  # trained rows do not count
-    found = tracker.estimate(state, story.candidates([5, 6, 7], 2))
-    np.testing.assert_allclose(found, [0.716890, math.nan, math.nan], atol=1e-6)
+    estimates = tracker.estimate(state, story.candidates([5, 6, 7], 2))
+    np.testing.assert_allclose(estimates, [0.716890, math.nan, math.nan], atol=1e-6)
     known = LogMeanExp(unseen=0.25).estimate(state, story.candidates([5, 6, 7], 2))
     np.testing.assert_allclose(known, [0.716890, 0.25, 0.25], atol=1e-6)
 
@@ -154,11 +154,11 @@ def test_values_are_those_of_all_rollouts(run: list[dict[int, list[float]]]) -> 
         state = tracker.next(state, story.visits(iteration, outcomes))
         for row, values in outcomes.items():
             everything.setdefault(row, []).extend(values)
-    found = tracker.estimate(state, story.candidates(ROWS, len(run)))
+    estimates = tracker.estimate(state, story.candidates(ROWS, len(run)))
     for row in ROWS:
         values = everything.get(row, [])
         naive = 0.7 * math.log(sum(math.exp(value / 0.7) for value in values) / len(values)) if values else math.nan
-        assert found[row] == pytest.approx(naive, nan_ok=True)
+        assert estimates[row] == pytest.approx(naive, nan_ok=True)
 
 
 def test_visits_are_counted() -> None:

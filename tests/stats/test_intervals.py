@@ -28,15 +28,15 @@ PEERS = {
 @settings(max_examples=60, deadline=None)
 @given(scores=TABLES)
 def test_point_estimates_equal_those_of_rliable(statistic, scores):
-    found = stats.bootstrap(scores, statistic, resamples=1).value
-    assert found == pytest.approx(PEERS[statistic](scores), abs=1e-12)
+    estimate = stats.bootstrap(scores, statistic, resamples=1).value
+    assert estimate == pytest.approx(PEERS[statistic](scores), abs=1e-12)
 
 
 def percentiles(scores, statistic, resamples):
     """Return a naive stratified bootstrap: the 2.5 and 97.5 % quantiles."""
     rng, (runs, tasks) = np.random.default_rng(9), scores.shape
-    found = [statistic(scores[rng.integers(0, runs, (runs, tasks)), np.arange(tasks)]) for _ in range(resamples)]
-    return np.quantile(found, [0.025, 0.975])
+    estimates = [statistic(scores[rng.integers(0, runs, (runs, tasks)), np.arange(tasks)]) for _ in range(resamples)]
+    return np.quantile(estimates, [0.025, 0.975])
 
 
 @pytest.mark.parametrize("statistic", PEERS)
@@ -94,10 +94,13 @@ def test_improvement_is_that_of_mann_and_whitney(first, runs, seed):
 def test_improvement_has_an_interval_and_a_mirror():
     rng = np.random.default_rng(1)
     first, second = rng.normal(0.5, 1, (10, 5)), rng.normal(0, 1, (7, 5))
-    found, mirrored = stats.probability_of_improvement(first, second), stats.probability_of_improvement(second, first)
-    assert found.low < found.value < found.high
-    assert found.value == pytest.approx(1 - mirrored.value)
-    assert found.value == pytest.approx(metrics.probability_of_improvement(first, second))
+    improvement, mirrored = (
+        stats.probability_of_improvement(first, second),
+        stats.probability_of_improvement(second, first),
+    )
+    assert improvement.low < improvement.value < improvement.high
+    assert improvement.value == pytest.approx(1 - mirrored.value)
+    assert improvement.value == pytest.approx(metrics.probability_of_improvement(first, second))
     rng = np.random.default_rng(2)
     resampled = [
         metrics.probability_of_improvement(
@@ -105,17 +108,17 @@ def test_improvement_has_an_interval_and_a_mirror():
         )
         for _ in range(200)
     ]
-    assert (found.low, found.high) == pytest.approx(np.quantile(resampled, [0.025, 0.975]), abs=0.03)
+    assert (improvement.low, improvement.high) == pytest.approx(np.quantile(resampled, [0.025, 0.975]), abs=0.03)
 
 
 def test_a_profile_is_the_share_above_each_threshold():
     scores = np.round(np.random.default_rng(2).random((6, 9)), 1)
     thresholds = np.linspace(0, 1, 11)
-    found = stats.performance_profile(scores, thresholds)
-    assert [estimate.value for estimate in found] == pytest.approx(
+    profile = stats.performance_profile(scores, thresholds)
+    assert [estimate.value for estimate in profile] == pytest.approx(
         [np.mean(scores > threshold) for threshold in thresholds]
     )
-    for threshold, estimate in zip(thresholds, found, strict=True):
+    for threshold, estimate in zip(thresholds, profile, strict=True):
         low, high = percentiles(scores, lambda drawn, threshold=threshold: np.mean(drawn > threshold), 1_000)
         assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=0.04)
 

@@ -18,25 +18,25 @@ SCORES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=2, m
 @given(pairs=SCORES)
 def test_the_p_value_is_scipys(pairs):
     first, second = np.array(pairs, float).T / 4
-    found = stats.paired_difference(first, second, resamples=1)
+    difference = stats.paired_difference(first, second, resamples=1)
     reference = permutation_test(
         (first - second,), np.mean, permutation_type="samples", n_resamples=np.inf, alternative="two-sided"
     )
-    assert found.p_value == pytest.approx(min(reference.pvalue, 1.0), abs=1e-12)
-    assert found.mean == pytest.approx(np.mean(first - second))
-    assert found.pairs == len(pairs)
+    assert difference.p_value == pytest.approx(min(reference.pvalue, 1.0), abs=1e-12)
+    assert difference.mean == pytest.approx(np.mean(first - second))
+    assert difference.pairs == len(pairs)
 
 
 def test_many_pairs_are_flipped_by_chance():
     rng = np.random.default_rng(0)
     first, second = rng.normal(0.25, 1, 60), rng.normal(0, 1, 60)
-    found = stats.paired_difference(first, second, resamples=50_000)
+    difference = stats.paired_difference(first, second, resamples=50_000)
     reference = permutation_test(
         (first - second,), np.mean, permutation_type="samples", n_resamples=50_000, rng=np.random.default_rng(1)
     )
-    assert found.p_value == pytest.approx(reference.pvalue, abs=0.01)
-    assert found.low < found.mean < found.high
-    assert found == stats.paired_difference(first, second, resamples=50_000)
+    assert difference.p_value == pytest.approx(reference.pvalue, abs=0.01)
+    assert difference.low < difference.mean < difference.high
+    assert difference == stats.paired_difference(first, second, resamples=50_000)
 
 
 def test_level_under_no_difference():
@@ -52,11 +52,11 @@ def test_level_under_no_difference():
 def test_the_interval_covers_the_mean_about_as_often_as_its_level():
     """Binomial of 400 at 0.95: standard deviation 4.4. Percentile intervals of 40 values cover slightly less often."""
     rng = np.random.default_rng(0)
-    held = 0
+    covered = 0
     for _ in range(400):
-        found = stats.paired_difference(rng.standard_normal(40) + 0.3, np.zeros(40), resamples=1_000)
-        held += found.low <= 0.3 <= found.high
-    assert 350 <= held <= 395
+        difference = stats.paired_difference(rng.standard_normal(40) + 0.3, np.zeros(40), resamples=1_000)
+        covered += difference.low <= 0.3 <= difference.high
+    assert 350 <= covered <= 395
 
 
 def naive_holm(p_values):

@@ -30,8 +30,8 @@ AGENTS = ("first", "second", "monitor")
 
 def facts(recipe: Recipe) -> dict[str, ExtraColumn]:
     """Return what an environment has to declare for a recipe."""
-    read = required_facts({phase: recipe.chain(phase) for phase in PHASES})
-    return {column.name: ExtraColumn("trajectory" if column.level == "draw" else "step") for column in read}
+    needed = required_facts({phase: recipe.chain(phase) for phase in PHASES})
+    return {column.name: ExtraColumn("trajectory" if column.level == "draw" else "step") for column in needed}
 
 
 def chance(*key: object) -> float:
@@ -45,21 +45,21 @@ class AnyEpisode:
     def __init__(self, world: AnyWorld, task: Task, seed: int) -> None:
         self.observation: Any = task.question
         self._world, self._key = world, (task.task_id, seed)
-        self._said: list[str] = []
+        self._actions: list[str] = []
 
     def step(self, action: str) -> StepResult:
-        self._said.append(action)
-        said = self._world.said(*self._key, *self._said, step=len(self._said))
-        pay = round(chance("pay", *self._key, *self._said), 1) / 20
-        if "<answer>" in action or len(self._said) > 3:
+        self._actions.append(action)
+        step_facts = self._world.facts_after(*self._key, *self._actions, step=len(self._actions))
+        pay = round(chance("pay", *self._key, *self._actions), 1) / 20
+        if "<answer>" in action or len(self._actions) > 3:
             right = RIGHT in action
-            return StepResult(reward=0.8 * right + pay, terminated=True, success=right, facts=said)
+            return StepResult(reward=0.8 * right + pay, terminated=True, success=right, facts=step_facts)
         failed = "<bad>" in action
         flags = StepFlag.TOOL_RESULT | (StepFlag.TOOL_ERROR if failed else 0)
-        return StepResult("error" if failed else "go on", reward=pay, flags=flags, facts=said)
+        return StepResult("error" if failed else "go on", reward=pay, flags=flags, facts=step_facts)
 
     def state_key(self) -> bytes:
-        return repr(self._said).encode()
+        return repr(self._actions).encode()
 
 
 class AnyGame:
@@ -69,10 +69,10 @@ class AnyGame:
         self.players = world.players
         self.observations = {player: f"{task.question} {player}" for player in self.players}
         self._world, self._key = world, (task.task_id, seed)
-        self._said: list[str] = []
+        self._actions: list[str] = []
 
     def turn_of(self) -> Sequence[str]:
-        return [self._next] if len(self._said) < self._moves else []
+        return [self._next] if len(self._actions) < self._moves else []
 
     @property
     def _moves(self) -> int:
@@ -80,25 +80,27 @@ class AnyGame:
 
     @property
     def _next(self) -> str:
-        return self.players[len(self._said) % len(self.players)]
+        return self.players[len(self._actions) % len(self.players)]
 
     def step(self, actions: Mapping[str, str]) -> Mapping[str, StepResult]:
         ((player, action),) = actions.items()
-        self._said.append(action)
-        said = self._world.said(*self._key, player, *self._said, step=len(self._said))
-        said |= {"spy": float(player == self.players[0])} if "spy" in said else {}
-        if len(self._said) < self._moves:
-            pay = round(chance("pay", *self._key, *self._said), 1)
-            return {player: StepResult(reward=pay, facts=said), self._next: StepResult("go on")}
-        first = float(chance(*self._key, *self._said) < 0.5)
+        self._actions.append(action)
+        step_facts = self._world.facts_after(*self._key, player, *self._actions, step=len(self._actions))
+        step_facts |= {"spy": float(player == self.players[0])} if "spy" in step_facts else {}
+        if len(self._actions) < self._moves:
+            pay = round(chance("pay", *self._key, *self._actions), 1)
+            return {player: StepResult(reward=pay, facts=step_facts), self._next: StepResult("go on")}
+        first = float(chance(*self._key, *self._actions) < 0.5)
         ends = [(name, first if name == self.players[0] else 1 - first) for name in self.players]
         return {
-            name: StepResult(reward=won, terminated=True, success=won == 1.0, facts=said if name == player else None)
+            name: StepResult(
+                reward=won, terminated=True, success=won == 1.0, facts=step_facts if name == player else None
+            )
             for name, won in ends
         }
 
     def state_key(self) -> bytes:
-        return repr(self._said).encode()
+        return repr(self._actions).encode()
 
 
 class AnyTasks(list[Task]):
@@ -115,26 +117,26 @@ class AnyWorld:
     def __init__(self, recipe: Recipe) -> None:
         self.facts = facts(recipe)
         self.players = recipe.rollout.agents if isinstance(recipe.rollout, SelfPlay) else ()
-        self.named = tuple(_texts(recipe.select))
+        self.column_names = tuple(_texts(recipe.select))
         self.half_recorded = isinstance(recipe.rollout, ImputedActions)
 
-    def said(self, *key: object, step: int) -> dict[str, float]:
+    def facts_after(self, *key: object, step: int) -> dict[str, float]:
         """Return the facts of an episode after a step: 0 or 1 by a seed, except if only other numbers make sense."""
         facts = {name: float(chance(name, *key) < 0.5) for name in self.facts}
         sensible = {"turn": float(step), "image_width": 2.0, "image_height": 2.0}
         sensible |= {name: 0.0 for name in facts if name.startswith("item_needs")}
-        return {name: sensible.get(name, said) for name, said in facts.items()}
+        return {name: sensible.get(name, value) for name, value in facts.items()}
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
         numbers = range(start, start + count)
-        made = AnyTasks(
+        tasks = AnyTasks(
             Task(f"{split} {number}", f"{number}?", ("even", "odd")[number % 2], None, self.solution(number))
             for number in numbers
         )
-        made.columns = {name: np.array([chance(name, number) for number in numbers]) for name in self.named}
-        if "embedding" in made.columns:
-            made.columns["embedding"] = np.array([[chance(place, number) for place in range(2)] for number in numbers])
-        return made
+        tasks.columns = {name: np.array([chance(name, number) for number in numbers]) for name in self.column_names}
+        if "embedding" in tasks.columns:
+            tasks.columns["embedding"] = np.array([[chance(place, number) for place in range(2)] for number in numbers])
+        return tasks
 
     def solution(self, number: int) -> tuple[str, ...]:
         """Return recordings; every other one has no actions."""
@@ -146,17 +148,17 @@ class AnyWorld:
 
 def _texts(component: Component) -> list[str]:
     """Return the texts among the options of a component and of nested components; column names are among them."""
-    found: list[str] = []
+    texts: list[str] = []
     for value in vars(component).values():
         if isinstance(value, Component):
-            found += _texts(value)
+            texts += _texts(value)
         elif isinstance(value, str) and value != "domain":
-            found.append(value)
-    return found
+            texts.append(value)
+    return texts
 
 
 SAYINGS = ("look", "<bad>", WRONG, RIGHT, RIGHT, "see", WRONG, "go")
-ASKED = {
+ANSWERS = {
     "`number: text`": "1: see",
     "<question></question>": "<question>why?</question>",
     "What is known:": RIGHT,
@@ -178,7 +180,7 @@ class Speaker(engine.Scripted):
     def _reply(self, request: Request) -> ScriptedReply:
         rng = np.random.default_rng(request.seed)
         context = self._tokenizer.decode(request.tokens)
-        fitting = (answer for words, answer in ASKED.items() if words in context)
+        fitting = (answer for words, answer in ANSWERS.items() if words in context)
         reply = next(fitting, SAYINGS[int(rng.integers(len(SAYINGS)))])
         if "<question>" in reply and "go on" not in context:
             reply = "look"  # no text was read that could answer the question

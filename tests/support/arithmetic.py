@@ -64,19 +64,19 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "pi": math.pi}
 
 
-def number(written: float | str) -> float:
+def number(expression: float | str) -> float:
     """Return the number of a text: a number, or arithmetic of numbers, and nothing else."""
-    if not isinstance(written, str):
-        return float(written)
-    value = evaluate(written, {})
+    if not isinstance(expression, str):
+        return float(expression)
+    value = evaluate(expression, {})
     if np.ndim(value):
-        raise ValueError(f"{written!r} is no arithmetic of numbers alone")
+        raise ValueError(f"{expression!r} is no arithmetic of numbers alone")
     return float(value)
 
 
-def evaluate(written: str, names: Mapping[str, Value]) -> Value:
+def evaluate(expression: str, names: Mapping[str, Value]) -> Value:
     """Return the array that arithmetic of numbers, lists and names evaluates to."""
-    return _value(ast.parse(written, mode="eval").body, names)
+    return _value(ast.parse(expression, mode="eval").body, names)
 
 
 def _value(node: ast.expr, names: Mapping[str, Value]) -> Value:

@@ -22,15 +22,15 @@ _STRICT = {"allowUnsafeEvalBlockedByCSP": False}
 
 def program() -> str | None:
     """Return the path of this machine's browser; None if there is none."""
-    return next((found for name in PROGRAMS if (found := shutil.which(name))), None)
+    return next((path for name in PROGRAMS if (path := shutil.which(name))), None)
 
 
 class Browser:
     """One page of a browser without a window. Errors of the page are kept in `errors`."""
 
     def __init__(self, width: int = 1440, height: int = 900) -> None:
-        found = program()
-        assert found is not None, "no Chromium: make browser"
+        browser = program()
+        assert browser is not None, "no Chromium: make browser"
         self._profile = tempfile.mkdtemp()
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
@@ -49,7 +49,7 @@ class Browser:
                 os.dup2(end, number)
 
         self._process = subprocess.Popen(
-            [found, *options, f"--user-data-dir={self._profile}", f"--window-size={width},{height}", "about:blank"],
+            [browser, *options, f"--user-data-dir={self._profile}", f"--window-size={width},{height}", "about:blank"],
             preexec_fn=pipes,  # noqa: PLW1509  # which only renames its own pipes
             close_fds=False,
             stdout=subprocess.DEVNULL,
@@ -90,12 +90,12 @@ class Browser:
             self._buffer += part
         line, _, self._buffer = self._buffer.partition(b"\0")
         message: dict[str, Any] = json.loads(line)
-        said = message.get("params", {})
+        params = message.get("params", {})
         if message.get("method") == "Runtime.exceptionThrown":
-            details = said["exceptionDetails"]
+            details = params["exceptionDetails"]
             self.errors.append(str(details.get("exception", {}).get("description", details["text"])))
-        elif message.get("method") == "Log.entryAdded" and said["entry"]["level"] == "error":
-            self.errors.append(said["entry"]["text"])
+        elif message.get("method") == "Log.entryAdded" and params["entry"]["level"] == "error":
+            self.errors.append(params["entry"]["text"])
         return message
 
     def open(self, path: Path, fragment: str = "") -> None:
@@ -120,10 +120,10 @@ class Browser:
 
     def texts(self, selector: str) -> list[str]:
         """Return the texts of all elements that a selector finds."""
-        made: list[str] = self.do(
+        texts: list[str] = self.do(
             f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.textContent)"
         )
-        return made
+        return texts
 
     def click(self, selector: str) -> None:
         """Click in the middle of an element."""

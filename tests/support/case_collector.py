@@ -44,7 +44,7 @@ class World:
     entropy_estimator = "exact"
     shares_parameters = False
     policy_version = 0
-    answered = 0
+    num_answers = 0
     runs = "inline"
 
     def __post_init__(self) -> None:
@@ -61,26 +61,26 @@ class World:
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> list[Task]:
         numbers = range(start, min(start + count, self.pool["tasks"]))
-        made = Tasks(Task(f"{split} {place}", str(place), "all", None) for place in numbers)
+        tasks = Tasks(Task(f"{split} {place}", str(place), "all", None) for place in numbers)
         columns = {name: np.array(values, np.float64) for name, values in self.pool.get("columns", {}).items()}
-        made.columns = {name: values[list(numbers)] for name, values in columns.items()}
-        return made
+        tasks.columns = {name: values[list(numbers)] for name, values in columns.items()}
+        return tasks
 
     def reset(self, task: Task, seed: int) -> Any:
         del seed
-        left = self.answers.get(task.task_id, [])
-        given = left.pop(0) if left else {"reward": 0}
+        remaining = self.answers.get(task.task_id, [])
+        answer = remaining.pop(0) if remaining else {"reward": 0}
         outcome = StepResult(
-            reward=number(given["reward"]),
+            reward=number(answer["reward"]),
             terminated=True,
-            success=given.get("success", number(given["reward"]) > 0),
-            facts={name: number(value) for name, value in given.get("facts", {}).items()},
+            success=answer.get("success", number(answer["reward"]) > 0),
+            facts={name: number(value) for name, value in answer.get("facts", {}).items()},
         )
         return SimpleNamespace(observation=task.question, step=lambda _: outcome, state_key=lambda: b"begin")
 
     async def generate(self, request: Request) -> Segment:
-        self.answered += 1  # no two answers are equal, so each has its own model outputs
-        tokens = np.array([10 + self.answered, END], np.int32)
+        self.num_answers += 1  # no two answers are equal, so each has its own model outputs
+        tokens = np.array([10 + self.num_answers, END], np.int32)
         return Segment(tokens, np.full(2, -1, np.float32), np.ones(2, np.float32), "stop", 0, request.seed)
 
     def update_weights(self, _model: object, version: int) -> None:
@@ -97,7 +97,7 @@ class Run:
 
     def batch(self, iteration: Mapping[str, Any]) -> Batch:
         """Return the batch of the iteration; the draw column `selected` holds its selection."""
-        self.world.answers = {task: list(given) for task, given in iteration.get("answers", {}).items()}
+        self.world.answers = {task: list(answers) for task, answers in iteration.get("answers", {}).items()}
         batch = self.collect(tasks=iteration["tasks"], group_size=iteration["group_size"])
         places = [int(task.rpartition(" ")[2]) for task in batch.texts("task_id", "draw")]
         return batch.with_columns("draw", selected=np.array(places, np.float64))
@@ -105,13 +105,13 @@ class Run:
     def options(self, expect: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Return the values at these places of the recipe in the open iteration."""
         now = self.recipe.at(self.collect.iteration, self.collect._now().components)
-        found = {}
+        options = {}
         for place in expect:
             value: Any = now
             for part in place.split("."):
                 value = value[int(part)] if isinstance(value, tuple) else getattr(value, part)
-            found[f"option.{place}"] = np.array([float(value)])
-        return found
+            options[f"option.{place}"] = np.array([float(value)])
+        return options
 
     def close(self, batch: Batch, iteration: Mapping[str, Any]) -> None:
         """End the iteration with its metrics."""

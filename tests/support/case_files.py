@@ -54,8 +54,8 @@ class Case:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         unknown = table.keys() - {"recipe", "checks", "from", "why", "replace", "idle", "iteration", "pool"}
         assert not unknown, f"{path.name} has {unknown}"
-        for said in ("checks", "from", "why"):
-            assert table[said].strip(), f"{path.name} does not say {said}"
+        for name in ("checks", "from", "why"):
+            assert table[name].strip(), f"{path.name} does not say {name}"
         recipe = recipes.get(table["recipe"])
         for place, value in table.get("replace", {}).items():
             recipe = replaced(recipe, place.split("."), value)
@@ -72,8 +72,8 @@ def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, NDA
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{name}.")
         else:
-            written = value if isinstance(value, list) else [value]
-            yield before + name, np.array([number(each) for each in written])
+            values = value if isinstance(value, list) else [value]
+            yield before + name, np.array([number(each) for each in values])
 
 
 def rollouts(members: Sequence[Mapping[str, Any]], iteration: int) -> Batch:
@@ -81,10 +81,10 @@ def rollouts(members: Sequence[Mapping[str, Any]], iteration: int) -> Batch:
     facts: dict[str, dict[str, str]] = {"step": {}, "trajectory": {}}
     components: list[str] = []
     for member in members:
-        for level, said in (("trajectory", member), *(("step", step) for step in member.get("steps", ()))):
-            for name, value in said.get("facts", {}).items():
+        for level, table in (("trajectory", member), *(("step", step) for step in member.get("steps", ()))):
+            for name, value in table.get("facts", {}).items():
                 facts[level][name] = "key" if isinstance(value, str) else "number"
-            components += [name for name in said.get("rewards", {}) if name not in components]
+            components += [name for name in table.get("rewards", {}) if name not in components]
     forest = Forest(iteration=iteration, facts=facts, reward_components=components or None)
     groups = list(dict.fromkeys(member.get("group", "task") for member in members))
     for place, group in enumerate(groups):
@@ -105,16 +105,22 @@ def rollouts(members: Sequence[Mapping[str, Any]], iteration: int) -> Batch:
         handles.append(handle)
         nodes.append(_tell(forest, handle, member, components))
     batch = forest.freeze()
-    own = [[len(tokens) * (kind == "action") for kind, tokens in _runs(member["path"])] for member in members]
+    action_lengths = [
+        [len(tokens) * (kind == "action") for kind, tokens in _runs(member["path"])] for member in members
+    ]
     inherited: list[int] = []
     for member in members:
         forked = member.get("fork")
-        inherited.append(0 if forked is None else inherited[forked] + sum(own[forked][: member["nodes"]]))
-    whole = [sum(lengths) + before for lengths, before in zip(own, inherited, strict=True)]
-    drawn = [length for length, member in zip(whole, members, strict=True) if member.get("role") != "helper"]
+        inherited.append(0 if forked is None else inherited[forked] + sum(action_lengths[forked][: member["nodes"]]))
+    total_lengths = [sum(lengths) + before for lengths, before in zip(action_lengths, inherited, strict=True)]
+    draw_lengths = [
+        length for length, member in zip(total_lengths, members, strict=True) if member.get("role") != "helper"
+    ]
     batch = _drawn_again(batch, [member for member in members if member.get("role") != "helper"])
     lengths = np.diff(batch.offsets("token")[batch.offsets("step")]).tolist()
-    assert lengths == drawn, f"draws of {lengths} tokens, where the case has {drawn}: list forks behind their members"
+    assert lengths == draw_lengths, (
+        f"draws of {lengths} tokens, where the case has {draw_lengths}: list forks behind their members"
+    )
     return batch
 
 
@@ -150,37 +156,37 @@ _WORDS = 1_000
 def _tell(forest: Forest, handle: int, member: Mapping[str, Any], components: Sequence[str]) -> list[int]:
     """Append the observations and actions of a member; return its nodes."""
 
-    def paid(said: Mapping[str, Any]) -> dict[str, Any]:
-        options = {name: said[name] for name in ("reward", "facts") if name in said}
-        if "rewards" in said:
-            options["rewards"] = [number(said["rewards"].get(name, "nan")) for name in components]
+    def paid(table: Mapping[str, Any]) -> dict[str, Any]:
+        options = {name: table[name] for name in ("reward", "facts") if name in table}
+        if "rewards" in table:
+            options["rewards"] = [number(table["rewards"].get(name, "nan")) for name in components]
         return options
 
-    steps, done = member.get("steps", []), 0
+    steps, step_index = member.get("steps", []), 0
     columns = {name: iter(member[name]) for name in ("logprobs", "entropies", "trainable") if name in member}
     nodes = []
     for kind, tokens in _runs(member["path"]):
         if kind == "prompt":  # distinct per member, so that equal words have different model outputs
             tokens[0] += _WORDS * (handle % _WORDS)
-        step = steps[done] if done < len(steps) else {}
+        step = steps[step_index] if step_index < len(steps) else {}
         if kind != "action":
             nodes.append(forest.append(handle, tokens, kind=kind, state=step.get("state")))
             continue
-        said = {name: list(itertools.islice(values, len(tokens))) for name, values in columns.items()}
-        said = {name: [number(value) for value in values] for name, values in said.items()}
-        if "trainable" in said:
-            said["trainable"] = [int(value) for value in said["trainable"]]
+        node_columns = {name: list(itertools.islice(values, len(tokens))) for name, values in columns.items()}
+        node_columns = {name: [number(value) for value in values] for name, values in node_columns.items()}
+        if "trainable" in node_columns:
+            node_columns["trainable"] = [int(value) for value in node_columns["trainable"]]
         sampling = {name: member[name] for name in ("temperature", "policy", "policy_version") if name in member}
-        sampling = {name: each[done] if isinstance(each, list) else each for name, each in sampling.items()}
+        sampling = {name: each[step_index] if isinstance(each, list) else each for name, each in sampling.items()}
         unsampled = member.get("unsampled", False)
-        if unsampled is False or (unsampled is not True and done not in unsampled):
-            said = {"logprobs": [-1.0] * len(tokens), "policy_version": 0, **said, **sampling}
-        nodes.append(forest.append(handle, tokens, kind="action", **said))
+        if unsampled is False or (unsampled is not True and step_index not in unsampled):
+            node_columns = {"logprobs": [-1.0] * len(tokens), "policy_version": 0, **node_columns, **sampling}
+        nodes.append(forest.append(handle, tokens, kind="action", **node_columns))
         flags = sum(int(StepFlag[name.upper()]) for name in step.get("flags", ()))
         forest.step(handle, flags=flags, truncated=step.get("truncated", False), **paid(step))
-        done += 1
-    left = {name: len(list(values)) for name, values in columns.items()}
-    assert not any(left.values()), f"{member['path']!r} has more numbers than tokens: {left}"
+        step_index += 1
+    remaining = {name: len(list(values)) for name, values in columns.items()}
+    assert not any(remaining.values()), f"{member['path']!r} has more numbers than tokens: {remaining}"
     forest.finish(handle, success=member.get("success"), status=member.get("status", "finished"), **paid(member))
     return nodes
 
@@ -189,7 +195,7 @@ def run(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: i
     """Return the numbers that the recipe computes for each iteration, by name; each seed shuffles the draws."""
     if case.pool:
         return _collected(case, recipe, layout, seed)
-    found, state = [], {}
+    results, state = [], {}
     for place, iteration in enumerate(case.iterations):
         batch = rollouts(iteration["members"], iteration.get("number", place)).with_state(pack_state(state))
         for level, columns in iteration.get("columns", {}).items():
@@ -198,9 +204,9 @@ def run(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: i
         batch = _numbered(batch, seed)
         if iteration.get("stage", "update") == "update" and (recipe.advantage or recipe.weight):
             batch = recipe.credit(batch)
-        found.append(_numbers(batch, recipe, iteration, layout))
+        results.append(_numbers(batch, recipe, iteration, layout))
         state = recipe.next_states(state, IterationRecord.of(batch, iteration.get("metrics", {})))
-    return found
+    return results
 
 
 def _numbered(batch: Batch, seed: int) -> Batch:
@@ -214,7 +220,7 @@ def _numbered(batch: Batch, seed: int) -> Batch:
 
 def _collected(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], seed: int) -> list[Numbers]:
     """Return the same numbers for a case that a collector runs."""
-    found = []
+    results = []
     with running(recipe, case.pool) as run_:
         for iteration in case.iterations:
             options = run_.options(iteration["expect"].get("option", {}))
@@ -225,24 +231,24 @@ def _collected(case: Case, recipe: Recipe, layout: Literal["tree", "sequence"], 
             shuffled = _numbered(batch, seed)
             if recipe.advantage or recipe.weight:
                 batch, shuffled = recipe.credit(batch), recipe.credit(shuffled)
-            found.append(options | _numbers(shuffled, recipe, iteration, layout))
+            results.append(options | _numbers(shuffled, recipe, iteration, layout))
             run_.close(batch, iteration)
-    return found
+    return results
 
 
 def _numbers(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: Any) -> Numbers:
     """Return the numbers that an iteration of a case names."""
     names = [name for name, _ in _flat(iteration["expect"])]
-    found: Numbers = {}
+    numbers: Numbers = {}
     for name in names:
         level, _, column = name.partition(".")
         if level in LEVELS:
             values = batch.column(column, level)
-            found[name] = np.empty(len(values))
-            found[name][batch.column(f"case_{level}", level).astype(np.int64)] = values
+            numbers[name] = np.empty(len(values))
+            numbers[name][batch.column(f"case_{level}", level).astype(np.int64)] = values
     if any(name.split(".")[0] in ("loss", "gradient") for name in names):
-        found |= _loss(batch, recipe, iteration, layout)
-    return found
+        numbers |= _loss(batch, recipe, iteration, layout)
+    return numbers
 
 
 def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: Any) -> Numbers:
@@ -259,12 +265,12 @@ def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: An
     by_row = np.argsort(rows)
     _, first, same = np.unique(stored[:, by_row], axis=1, return_index=True, return_inverse=True)
     shared = first[same.reshape(-1)]  # the row, in the case's order, of the first token that shares this one's storage
-    found: Numbers = {}
+    numbers: Numbers = {}
     stage = iteration.get("stage", "update")
     several = len(recipe.losses(stage)) > 1
     for update in recipe.updates(batch, stage=stage, models=_moved(recipe)):
-        said = iteration.get(update.model, {})
-        leaves = {name: torch.tensor(_said(values), dtype=torch.float64)[rows] for name, values in said.items()}
+        outputs = iteration.get(update.model, {})
+        leaves = {name: torch.tensor(_outputs(values), dtype=torch.float64)[rows] for name, values in outputs.items()}
         leaves = {"logprob": behaviour, "entropy": torch.zeros_like(behaviour), **leaves}
         leaves = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
         value = torch.zeros((), dtype=torch.float64)
@@ -272,38 +278,38 @@ def _loss(batch: Batch, recipe: Recipe, iteration: Mapping[str, Any], layout: An
             output = PackOutput(**{name: leaf[pack.token] for name, leaf in leaves.items()})
             value = value + update.loss(output, pack)
         name = f"loss.{update.model}" if several else "loss"
-        found[name] = found.get(name, 0.0) + value.detach().reshape(1).numpy()
+        numbers[name] = numbers.get(name, 0.0) + value.detach().reshape(1).numpy()
         gradients = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, materialize_grads=True)
         for name, gradient in zip(leaves, gradients, strict=True):
             key = f"gradient.{name}" if update.model == "policy" else f"gradient.{update.model}.{name}"
-            np.add.at(found.setdefault(key, np.zeros(gradient.shape)), shared[rows], gradient.numpy())
-    return found
+            np.add.at(numbers.setdefault(key, np.zeros(gradient.shape)), shared[rows], gradient.numpy())
+    return numbers
 
 
 def _moved(recipe: Recipe) -> dict[str, torch.nn.Module]:
     """Return small models under the names that the recipe's actions use; moving them changes no number of a case."""
-    named = [
+    model_names = [
         getattr(action, at, "") for action in recipe.at(0).chain("hooks") for at in ("source", "target", "one", "other")
     ]
-    return {name: torch.nn.Linear(1, 1) for name in named if name not in ("", BEGIN)}
+    return {name: torch.nn.Linear(1, 1) for name in model_names if name not in ("", BEGIN)}
 
 
-def _said(values: Sequence[Any]) -> list[Any]:
+def _outputs(values: Sequence[Any]) -> list[Any]:
     """Return the output of a model for each token: one number, or several."""
     return [[number(each) for each in value] if isinstance(value, list) else number(value) for value in values]
 
 
-def agree(found: Sequence[Numbers], expected: Sequence[Numbers]) -> str:
+def agree(actual: Sequence[Numbers], expected: Sequence[Numbers]) -> str:
     """Describe the first number that differs from the expected one; empty if all agree."""
-    for place, (one, other) in enumerate(zip(found, expected, strict=True)):
+    for place, (one, other) in enumerate(zip(actual, expected, strict=True)):
         for name, right in other.items():
             if name not in one:
                 return f"iteration {place}: there is no {name}, but {sorted(one)}"
-            got = one[name]
-            if got.shape != right.shape:
-                return f"iteration {place}: {name} has {len(got)} numbers, not {len(right)}: {got.tolist()}"
-            if not np.allclose(got, right, rtol=2e-6, atol=1e-6, equal_nan=True):
-                return f"iteration {place}: {name} is {got.tolist()}, not {right.tolist()}"
+            values = one[name]
+            if values.shape != right.shape:
+                return f"iteration {place}: {name} has {len(values)} numbers, not {len(right)}: {values.tolist()}"
+            if not np.allclose(values, right, rtol=2e-6, atol=1e-6, equal_nan=True):
+                return f"iteration {place}: {name} is {values.tolist()}, not {right.tolist()}"
     return ""
 
 
@@ -340,8 +346,8 @@ def mutants(recipe: Recipe, phases: Sequence[str] = MUTATED) -> Iterator[tuple[s
                 rest = (*chain[:link], *chain[link + 1 :])
                 yield f"{phase} without {component!r}", partial(recipe.replace, **{phase: rest or None})
             for place, value in _changes(component):
-                said = f"{type(component).__name__}.{'.'.join(place)} = {value!r}"
-                yield said, partial(_changed, recipe, phase, [str(link), *place], value)
+                description = f"{type(component).__name__}.{'.'.join(place)} = {value!r}"
+                yield description, partial(_changed, recipe, phase, [str(link), *place], value)
 
 
 def _changed(recipe: Recipe, phase: str, place: Sequence[str], value: Any) -> Recipe:

@@ -140,12 +140,12 @@ def agree(policy: Loss, case: Case, expected: object, tolerance: float = 1e-11) 
         value = evaluate(logprob, entropy, answers)
         gradients = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
         results.append((value.detach(), gradients))
-    (value, gradients), (wanted, wanted_gradients) = results
-    torch.testing.assert_close(value, wanted, rtol=tolerance, atol=tolerance)
-    for found, right in zip(gradients, wanted_gradients, strict=True):
-        torch.testing.assert_close(found, right, rtol=tolerance, atol=tolerance)
-    assert any(gradient.abs().max() > 1e-6 for gradient in wanted_gradients), "the transcription has no gradient"
-    return wanted_gradients[0]
+    (value, gradients), (expected_value, expected_gradients) = results
+    torch.testing.assert_close(value, expected_value, rtol=tolerance, atol=tolerance)
+    for actual, right in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(actual, right, rtol=tolerance, atol=tolerance)
+    assert any(gradient.abs().max() > 1e-6 for gradient in expected_gradients), "the transcription has no gradient"
+    return expected_gradients[0]
 
 
 Objective = Callable[[Case, Tensor, Tensor, int], Tensor]
@@ -167,11 +167,11 @@ def ppo(ratio: Tensor, advantage: Tensor, lower: float | Tensor, upper: float | 
     return torch.maximum(objective, dual * advantage) if advantage < 0 else objective
 
 
-def gated(case: Case, kept: Tensor) -> Callable[..., Tensor]:
+def gated(case: Case, factors: Tensor) -> Callable[..., Tensor]:
     """Return PPO as a function of the rows, with these factors of the tokens."""
 
     def objective(case: Case, ratio: Tensor, _: Tensor, t: int) -> Tensor:
-        return kept[t] * ppo(ratio[t], case.advantage[t], 0.8, 1.2)
+        return factors[t] * ppo(ratio[t], case.advantage[t], 0.8, 1.2)
 
     return transcribed(case, objective)
 

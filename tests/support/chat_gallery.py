@@ -48,7 +48,7 @@ TOKENS = {
 
 
 def of_family(name, table):
-    return table[max((known for known in table if name.startswith(known)), key=len)]
+    return table[max((family for family in table if name.startswith(family)), key=len)]
 
 
 def tokenizer_of(template, begin, end, special=(), merges=()):
@@ -56,13 +56,13 @@ def tokenizer_of(template, begin, end, special=(), merges=()):
     alphabet = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *map("".join, merges)]
     core = Tokenizer(models.BPE({token: place for place, token in enumerate(alphabet)}, list(merges)))
     core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    found = re.findall(rf"<\|[A-Za-z_]{{2,40}}\|>|<{BAR}[^{BAR}]+{BAR}>", template)
+    tokens = re.findall(rf"<\|[A-Za-z_]{{2,40}}\|>|<{BAR}[^{BAR}]+{BAR}>", template)
     core.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in sorted({*found, begin, end, *special})]
+        [AddedToken(token, special=True, normalized=False) for token in sorted({*tokens, begin, end, *special})]
     )
-    made = PreTrainedTokenizerFast(tokenizer_object=core, bos_token=begin, eos_token=end)
-    made.chat_template = template
-    return made
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, bos_token=begin, eos_token=end)
+    tokenizer.chat_template = template
+    return tokenizer
 
 
 def gallery_tokenizer(name):
@@ -81,7 +81,7 @@ def tool(content="4 degrees", number=1, name="weather"):
     return {"role": "tool", "tool_call_id": f"call0000{number}", "name": name, "content": content}
 
 
-def says(content, *calls, **more):
+def assistant(content, *calls, **more):
     return {"role": "assistant", "content": content, **({"tool_calls": list(calls)} if calls else {}), **more}
 
 
@@ -102,7 +102,7 @@ TOOLS = [
 ]
 SYSTEM = {"role": "system", "content": "Be brief."}
 WARM, MORE = {"role": "user", "content": "how warm is it?"}, {"role": "user", "content": "And tomorrow?"}
-COLD, MILD = says("Cold."), says("Warm.")
+COLD, MILD = assistant("Cold."), assistant("Warm.")
 TIME = tool("noon", 2, "time")
 FUNCTION_CALL = {"name": "weather", "arguments": '{"city": "Oslo", "days": 3}'}
 PARTS = [{"type": "text", "text": "how warm"}, {"type": "text", "text": "is it?"}]
@@ -110,61 +110,72 @@ PARTS = [{"type": "text", "text": "how warm"}, {"type": "text", "text": "is it?"
 CHATS = {
     "answer": [WARM, COLD],
     "several": [SYSTEM, WARM, COLD, MORE, MILD],
-    "reasoning": [WARM, says("Cold.", reasoning_content="It is winter."), MORE, says("Warm.", reasoning="Spring.")],
-    "reasoning once": [WARM, says("Cold.", thinking="It is winter."), MORE, MILD],
-    "call": [WARM, says(None, call()), tool(), COLD],
-    "call and text": [WARM, says("I look.", call()), tool(), COLD, MORE, MILD],
-    "call and reasoning": [WARM, says("", call(), reasoning_content="I need it."), tool(), COLD],
-    "parallel calls": [WARM, says("", call(), call("time", 2, city="Rome")), tool(), tool("noon", 2, "time"), COLD],
-    "calls in turn": [WARM, says("", call()), tool(), says("", call("time", 2, city="Rome")), TIME, COLD],
+    "reasoning": [
+        WARM,
+        assistant("Cold.", reasoning_content="It is winter."),
+        MORE,
+        assistant("Warm.", reasoning="Spring."),
+    ],
+    "reasoning once": [WARM, assistant("Cold.", thinking="It is winter."), MORE, MILD],
+    "call": [WARM, assistant(None, call()), tool(), COLD],
+    "call and text": [WARM, assistant("I look.", call()), tool(), COLD, MORE, MILD],
+    "call and reasoning": [WARM, assistant("", call(), reasoning_content="I need it."), tool(), COLD],
+    "parallel calls": [
+        WARM,
+        assistant("", call(), call("time", 2, city="Rome")),
+        tool(),
+        tool("noon", 2, "time"),
+        COLD,
+    ],
+    "calls in turn": [WARM, assistant("", call()), tool(), assistant("", call("time", 2, city="Rome")), TIME, COLD],
     "calls in turn with texts": [
         WARM,
-        says("I look.", call()),
+        assistant("I look.", call()),
         tool(),
-        says("And there.", call("time", 2, city="Rome")),
+        assistant("And there.", call("time", 2, city="Rome")),
         TIME,
         COLD,
     ],
     "calls in turn with reasoning": [
         WARM,
-        says("", call(), reasoning_content="I need it."),
+        assistant("", call(), reasoning_content="I need it."),
         tool(),
-        says("", call("time", 2, city="Rome"), reasoning_content="This, too."),
+        assistant("", call("time", 2, city="Rome"), reasoning_content="This, too."),
         TIME,
         COLD,
     ],
     "results in any order": [
         WARM,
-        says("", call(), call("time", 2, city="Rome")),
+        assistant("", call(), call("time", 2, city="Rome")),
         TIME,
         tool(),
         COLD,
     ],
     "lists and numbers": [
         WARM,
-        says("", call(cities=["Oslo", "Rome"], below=-0.5)),
+        assistant("", call(cities=["Oslo", "Rome"], below=-0.5)),
         tool(),
         COLD,
     ],
-    "no arguments": [WARM, says("", {**call(), "function": {"name": "weather", "arguments": "{}"}}), tool(), COLD],
-    "no result": [WARM, says("", call()), tool(""), COLD],
-    "markup in a result": [WARM, says("", call()), tool('<b>4</b> "degrees" \\ }'), COLD],
-    "open call": [WARM, says(None, call())],
-    "calls without tools": [WARM, says("", call()), tool(), COLD],
+    "no arguments": [WARM, assistant("", {**call(), "function": {"name": "weather", "arguments": "{}"}}), tool(), COLD],
+    "no result": [WARM, assistant("", call()), tool(""), COLD],
+    "markup in a result": [WARM, assistant("", call()), tool('<b>4</b> "degrees" \\ }'), COLD],
+    "open call": [WARM, assistant(None, call())],
+    "calls without tools": [WARM, assistant("", call()), tool(), COLD],
     "function role": [
         WARM,
         {"role": "assistant", "content": None, "function_call": FUNCTION_CALL},
         {"role": "function", "name": "weather", "content": "4 degrees"},
         COLD,
     ],
-    "empty": [WARM, says(""), MORE, MILD],
-    "short texts": [WARM, says("user"), MORE, says("a"), MORE, says("1")],
+    "empty": [WARM, assistant(""), MORE, MILD],
+    "short texts": [WARM, assistant("user"), MORE, assistant("a"), MORE, assistant("1")],
     "two answers": [WARM, COLD, MILD],
-    "newlines": [WARM, says("\n\nCold.\n"), MORE, MILD],
+    "newlines": [WARM, assistant("\n\nCold.\n"), MORE, MILD],
     "system changes": [SYSTEM, WARM, COLD, {"role": "system", "content": "Be polite."}, MORE, MILD],
     "unanswered": [WARM, COLD, MORE],
     "developer": [{"role": "developer", "content": "Be kind."}, WARM, COLD],
-    "parts": [{"role": "user", "content": PARTS}, says([{"type": "text", "text": "Cold."}])],
+    "parts": [{"role": "user", "content": PARTS}, assistant([{"type": "text", "text": "Cold."}])],
     "weights": [WARM, {**COLD, "weight": 0}, MORE, {**MILD, "weight": 1}],
 }
 WITH_TOOLS = {name for name, chat in CHATS.items() if any("tool_calls" in message for message in chat)}
@@ -185,12 +196,12 @@ def hermes(calls):
     )
 
 
-def value(given):
-    return json.dumps(given) if isinstance(given, list) else given
+def value(argument):
+    return json.dumps(argument) if isinstance(argument, list) else argument
 
 
 def _pairs(arguments, form):
-    return "".join(form.format(key, value(given)) for key, given in arguments.items())
+    return "".join(form.format(key, value(argument)) for key, argument in arguments.items())
 
 
 def xml(calls):
@@ -212,22 +223,24 @@ def glm(calls):
 
 
 def gemma(calls):
-    def written(given):
-        if isinstance(given, list):
-            return f"[{','.join(map(written, given))}]"
-        return f'<|"|>{given}<|"|>' if isinstance(given, str) else given
+    def literal(argument):
+        if isinstance(argument, list):
+            return f"[{','.join(map(literal, argument))}]"
+        return f'<|"|>{argument}<|"|>' if isinstance(argument, str) else argument
 
     return "".join(
         f"<|tool_call>call:{name}{{"
-        + ",".join(f"{key}:{written(given)}" for key, given in sorted(arguments.items()))
+        + ",".join(f"{key}:{literal(argument)}" for key, argument in sorted(arguments.items()))
         + "}<tool_call|>"
         for name, arguments in calls
     )
 
 
 def python_calls(calls, write=repr):
-    written = [f"{name}({', '.join(f'{key}={write(value)}' for key, value in given.items())})" for name, given in calls]
-    return f"<|tool_call_start|>[{', '.join(written)}]<|tool_call_end|>"
+    texts = [
+        f"{name}({', '.join(f'{key}={write(value)}' for key, value in arguments.items())})" for name, arguments in calls
+    ]
+    return f"<|tool_call_start|>[{', '.join(texts)}]<|tool_call_end|>"
 
 
 def calls_with_json_lists(calls):
@@ -241,8 +254,8 @@ def llama(calls):
 
 def deepseek(calls):
     form = wide("<|tool_call_begin|>function<|tool_sep|>") + "{}\n```json\n{}\n```" + wide("<|tool_call_end|>")
-    written = "\n".join(form.format(name, json.dumps(arguments)) for name, arguments in calls)
-    return wide("<|tool_calls_begin|>") + written + wide("<|tool_calls_end|>")
+    text = "\n".join(form.format(name, json.dumps(arguments)) for name, arguments in calls)
+    return wide("<|tool_calls_begin|>") + text + wide("<|tool_calls_end|>")
 
 
 @dataclass(frozen=True)
@@ -277,9 +290,9 @@ class Writes:
         content = self.trimmed(content)
         reasoning = next((message[key] for key in ("reasoning_content", "reasoning", "thinking") if key in message), "")
         thought = self.thought.format(reasoning) if reasoning else ""
-        given = [each["function"] for each in message.get("tool_calls") or ()]
-        given += [message["function_call"]] if "function_call" in message else []
-        calls = [(each["name"], json.loads(each["arguments"])) for each in given]
+        functions = [each["function"] for each in message.get("tool_calls") or ()]
+        functions += [message["function_call"]] if "function_call" in message else []
+        calls = [(each["name"], json.loads(each["arguments"])) for each in functions]
         if not calls:
             return f"{self.space}{thought}{content}{self.end}"
         between = self.between if content else self.before
@@ -291,12 +304,12 @@ class Gemma4(Writes):
     """The format with calls before the text; the tokens of the tool's reply end the calls."""
 
     def answer(self, message):
-        whole = super().answer({**message, "content": ""})
+        calling = super().answer({**message, "content": ""})
         plain = super().answer({"role": "assistant", "content": message.get("content")})
         if not message.get("tool_calls") and "function_call" not in message:
             return super().answer(message)
         end = self.call_end or self.end
-        return whole.removesuffix(end) + plain.removesuffix(self.end) + end
+        return calling.removesuffix(end) + plain.removesuffix(self.end) + end
 
 
 class Harmony(Writes):
@@ -304,16 +317,16 @@ class Harmony(Writes):
 
     def answer(self, message):
         thought = next((message[key] for key in ("reasoning_content", "reasoning", "thinking") if key in message), "")
-        given = [each["function"] for each in message.get("tool_calls") or ()]
-        given += [message["function_call"]] if "function_call" in message else []
+        functions = [each["function"] for each in message.get("tool_calls") or ()]
+        functions += [message["function_call"]] if "function_call" in message else []
         content = message.get("content") or ""
         content = content if isinstance(content, str) else "".join(part["text"] for part in content)
-        thought = thought or (content if given else "")
+        thought = thought or (content if functions else "")
         begin = f"<|channel|>analysis<|message|>{thought}<|end|><|start|>assistant" if thought else ""
-        if not given:
+        if not functions:
             return f"{begin}<|channel|>final<|message|>{content}<|return|>"
-        arguments = json.dumps(json.loads(given[0]["arguments"]))
-        return f"{begin} to=functions.{given[0]['name']}<|channel|>commentary json<|message|>{arguments}<|call|>"
+        arguments = json.dumps(json.loads(functions[0]["arguments"]))
+        return f"{begin} to=functions.{functions[0]['name']}<|channel|>commentary json<|message|>{arguments}<|call|>"
 
 
 class Atem(Writes):
@@ -321,19 +334,19 @@ class Atem(Writes):
 
     def answer(self, message):
         thought = next((message[key] for key in ("reasoning_content", "reasoning", "thinking") if key in message), "")
-        given = [each["function"] for each in message.get("tool_calls") or ()]
-        given += [message["function_call"]] if "function_call" in message else []
+        functions = [each["function"] for each in message.get("tool_calls") or ()]
+        functions += [message["function_call"]] if "function_call" in message else []
         content = message.get("content") or ""
         content = content if isinstance(content, str) else "".join(part["text"] for part in content)
         blocks = [f" to=self<|message|>{thought}"] if thought else []
-        for each in given:
+        for each in functions:
             arguments = json.loads(each["arguments"])
             parameters = _pairs(arguments, '<atem:parameter name="{}">{}</atem:parameter>\n')
             blocks.append(
                 f" to={each['name']}<|message|><atem:function_calls>\n"
                 f'<atem:invoke name="{each["name"]}">\n{parameters}</atem:invoke>\n</atem:function_calls>'
             )
-        blocks += [] if given else [f" to=user<|message|>{content}"]
+        blocks += [] if functions else [f" to=user<|message|>{content}"]
         return "<|eom|><|start|>assistant".join(blocks) + "<|eot|>"
 
 
@@ -389,10 +402,24 @@ NO_REASONING = dict.fromkeys(
     ("reasoning", "reasoning once", "call and reasoning", "calls in turn with reasoning"), "reasoning"
 )
 NO_CALLS = NO_REASONING | {"calls without tools": "call"}
-ANSWERED = ("calls in turn", "calls in turn with texts", "results in any order", "lists and numbers", "no arguments")
-ANSWERED = (*ANSWERED, "no result", "markup in a result", "call", "call and text", "parallel calls", "function role")
-NO_RESULTS = dict.fromkeys(ANSWERED, "refuses")
-WITH_CALLS = (*ANSWERED, "call and reasoning", "calls in turn with reasoning", "open call")
+WITH_RESULTS = (
+    "calls in turn",
+    "calls in turn with texts",
+    "results in any order",
+    "lists and numbers",
+    "no arguments",
+)
+WITH_RESULTS = (
+    *WITH_RESULTS,
+    "no result",
+    "markup in a result",
+    "call",
+    "call and text",
+    "parallel calls",
+    "function role",
+)
+NO_RESULTS = dict.fromkeys(WITH_RESULTS, "refuses")
+WITH_CALLS = (*WITH_RESULTS, "call and reasoning", "calls in turn with reasoning", "open call")
 ALTERNATE = {"two answers": "refuses"}
 JOINED = {"two answers": "opening"}
 IN_TURN = {"calls in turn with texts": "opening"}
@@ -439,7 +466,7 @@ REFUSED = {
 }
 
 
-def written(name, chat):
+def written_texts(name, chat):
     """Return the text that the model of a template has to write for each answer of a chat, transcribed by hand."""
     writes = of_family(name, WRITES)
     return [writes.answer(message) for message in CHATS[chat] if message["role"] == "assistant"]

@@ -40,9 +40,9 @@ def byte_tokenizer(template, special=("<|im_start|>", "<|im_end|>"), end="<|im_e
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     core.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
-    made = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=end)
-    made.chat_template = template
-    return made
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=end)
+    tokenizer.chat_template = template
+    return tokenizer
 
 
 def read_or_reject(chat, tokenizer):

@@ -54,19 +54,19 @@ def advantages(recipe: Recipe, *groups: Sequence[float], **member: Any) -> list[
         for reward in np.atleast_1d(rewards)
     ]
     tokens = {"reference_logprob": [-1.0] * len(members), "entropy": [0.0] * len(members)}
-    found = computed(recipe, ["token.advantage"], members=members, columns={"token": tokens})["token.advantage"]
+    values = computed(recipe, ["token.advantage"], members=members, columns={"token": tokens})["token.advantage"]
     unscored = np.array(["reward" not in each for each in members])
-    assert not found[unscored].any()
+    assert not values[unscored].any()
     bounds = np.cumsum([np.size(rewards) for rewards in groups])[:-1]
-    return np.split(np.where(unscored, np.nan, found), bounds)
+    return np.split(np.where(unscored, np.nan, values), bounds)
 
 
 def path_of(mask: Value) -> str:
     """Return a rollout whose tokens with mask 0 come from a tool."""
     words, last = ["1"], None
-    for own in mask:
-        words += [("|" if own else "~")] * int(own != last) + ["3" if own else "9"]
-        last = own
+    for sampled in mask:
+        words += [("|" if sampled else "~")] * int(sampled != last) + ["3" if sampled else "9"]
+        last = sampled
     return " ".join(words)
 
 
@@ -151,13 +151,13 @@ def pairs(
 def ratios_of_one_token(losses: Recipe, example: Example) -> Found:
     """Return the loss of one token, and minus its derivative by the log-prob, for each ratio `u` and advantage `A`."""
     old = np.full(1, -1.0)
-    found = [
-        single_tokens(losses, old, old + np.log(ratio), np.array([given]))
-        for ratio, given in zip(example.values["u"], example.values["A"], strict=True)
+    results = [
+        single_tokens(losses, old, old + np.log(ratio), np.array([advantage]))
+        for ratio, advantage in zip(example.values["u"], example.values["A"], strict=True)
     ]
     return {
-        "loss": np.concatenate([each["loss"] for each in found]),
-        "minus_derivative_by_log_pi": -np.concatenate([each["gradient.logprob"] for each in found]),
+        "loss": np.concatenate([each["loss"] for each in results]),
+        "minus_derivative_by_log_pi": -np.concatenate([each["gradient.logprob"] for each in results]),
     }
 
 
@@ -169,12 +169,12 @@ def live_groups(recipe: Recipe, example: Example) -> Found:
     return {"kept": admit(np.concatenate(groups), np.repeat(np.arange(3), [len(group) for group in groups]))}
 
 
-def weighted_tokens(logprobs: Value, given: Value) -> Tokens:
+def weighted_tokens(logprobs: Value, advantage: Value) -> Tokens:
     """Return tokens of the current policy with these log-probs and advantages, all of weight 1."""
     streams = {
-        "weight_kl": np.ones(len(given)),
-        "advantage_positive": np.maximum(given, 0.0),
-        "advantage_negative": np.minimum(given, 0.0),
+        "weight_kl": np.ones(len(advantage)),
+        "advantage_positive": np.maximum(advantage, 0.0),
+        "advantage_negative": np.minimum(advantage, 0.0),
     }
     tensors = {name: torch.from_numpy(each) for name, each in streams.items()}
     return Tokens(torch.from_numpy(np.asarray(logprobs)), None, tensors)
@@ -207,14 +207,14 @@ class CommonExamples:
         }
         for name in but:
             del adapters[name]
-        found = [name for name in adapters if name in examples.all_names]
-        for name in found:
+        names = [name for name in adapters if name in examples.all_names]
+        for name in names:
             examples.by(name)(adapters[name])
 
     def _groups(self, example: Example) -> Found:
-        given = example.values
-        first, second = ("R_a", "R_b") if "R_a" in given else ("R", "S")
-        one, other = advantages(self._recipe, given[first], given[second])
+        values = example.values
+        first, second = ("R_a", "R_b") if "R_a" in values else ("R", "S")
+        one, other = advantages(self._recipe, values[first], values[second])
         end = next((name[len("advantage_a") :] for name in example.expect if name.startswith("advantage_a")), "")
         return {f"advantage_a{end}": one, f"advantage_b{end}": other}
 
@@ -226,27 +226,27 @@ class CommonExamples:
 
     def tool_tokens(self, example: Example, losses: Recipe | None = None) -> Found:
         """Compute loss and weights of two rollouts with tokens of tools, by another recipe's loss if one is given."""
-        given = example.values
-        own = [given[f"mask_{name}"] for name in "ab"]
+        values = example.values
+        masks = [values[f"mask_{name}"] for name in "ab"]
         members = [
-            {"path": path_of(mask), "reward": reward} for mask, reward in zip(own, given["A"].tolist(), strict=True)
+            {"path": path_of(mask), "reward": reward} for mask, reward in zip(masks, values["A"].tolist(), strict=True)
         ]
-        count = int(sum(map(np.sum, own)))
-        found = computed(
+        count = int(sum(map(np.sum, masks)))
+        result = computed(
             losses or self._losses,
             ["loss", "gradient.logprob"],
             members=members,
             columns={"token": {"reference_logprob": [-1.0] * count}},
         )
-        one, other = np.split(found["gradient.logprob"], [int(own[0].sum())])
-        weights = [-one / given["A"][0], -other / given["A"][1]]
+        one, other = np.split(result["gradient.logprob"], [int(masks[0].sum())])
+        weights = [-one / values["A"][0], -other / values["A"][1]]
         for weight in weights:
             np.testing.assert_allclose(weight, weight[0], rtol=1e-6)
         firsts = {"token_weight_a": weights[0][:1], "token_weight_b": weights[1][:1]}
         if "token_weight" in example.expect:  # one number for all tokens
             np.testing.assert_allclose(*firsts.values(), rtol=1e-6)
             firsts = {"token_weight": weights[0][:1]}
-        return {"loss": found["loss"], **firsts}
+        return {"loss": result["loss"], **firsts}
 
     def off_policy(self, example: Example, losses: Recipe | None = None) -> Found:
         """Compute the loss of tokens with other log-probs, and the objective of each.
@@ -255,11 +255,11 @@ class CommonExamples:
         gives it; the objectives do not.
         """
         losses = losses or self._losses
-        given = [example.values[name] for name in ("old", "new", "A")]
-        alone = [single_tokens(losses, *(each[[at]] for each in given)) for at in range(len(given[0]))]
+        vectors = [example.values[name] for name in ("old", "new", "A")]
+        alone = [single_tokens(losses, *(each[[at]] for each in vectors)) for at in range(len(vectors[0]))]
         objective = -np.concatenate([found["loss"] for found in alone])
         reference = {"reference_logprob": example.values["ref"]} if "ref" in example.values else {}
-        found = {"loss": single_tokens(losses, *given, **reference)["loss"], "objective": objective}
+        found = {"loss": single_tokens(losses, *vectors, **reference)["loss"], "objective": objective}
         return {name: value for name, value in found.items() if name in example.expect}
 
     def second_step(self, example: Example, losses: Recipe | None = None) -> Found:
@@ -268,14 +268,14 @@ class CommonExamples:
         Steps are log-probs to compare with those of `old`, or log-ratios; those of the second may be called `d`.
         Another recipe computes the loss if one is given.
         """
-        losses, given = losses or self._losses, example.values
-        zero = np.zeros(len(given["A"]))
-        first, second = (zero, given["d"]) if "d" in given else (given.get("first", zero), given["second"])
-        old = given.get("old", zero - 1.0)
-        base = 0.0 if "old" in given else old
-        moved = single_tokens(losses, old, base + second, given["A"])
-        losses_of = {"first": single_tokens(losses, old, base + first, given["A"])["loss"], "second": moved["loss"]}
-        found = {f"{name}{end}": loss for name, loss in losses_of.items() for end in ("", "_loss")}
+        losses, values = losses or self._losses, example.values
+        zero = np.zeros(len(values["A"]))
+        first, second = (zero, values["d"]) if "d" in values else (values.get("first", zero), values["second"])
+        old = values.get("old", zero - 1.0)
+        base = 0.0 if "old" in values else old
+        moved = single_tokens(losses, old, base + second, values["A"])
+        losses_of = {"first": single_tokens(losses, old, base + first, values["A"])["loss"], "second": moved["loss"]}
+        result = {f"{name}{end}": loss for name, loss in losses_of.items() for end in ("", "_loss")}
         moves = np.abs(moved["gradient.logprob"]) > 1e-7  # the reference is stored in 32 bits
-        found |= {"second_has_gradient": moves, "has_gradient": moves, "loss": moved["loss"]}
-        return {name: value for name, value in found.items() if name in example.expect}
+        result |= {"second_has_gradient": moves, "has_gradient": moves, "loss": moved["loss"]}
+        return {name: value for name, value in result.items() if name in example.expect}

@@ -15,8 +15,8 @@ def column(batch: Batch, name: str = "advantage", level: str = "draw") -> list[f
     return batch.column(name, level).astype(float).tolist()
 
 
-def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
-    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+def close(actual: object, expected: object, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
 
 
 def visits(component: StatefulComponent, *scores: list[float], **columns: list[float]) -> list[list[float]]:

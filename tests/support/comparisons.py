@@ -69,32 +69,32 @@ class Comparison:
 
     def problems(self) -> list[str]:
         """Return the gaps of the comparison as sentences; empty if it is complete."""
-        found = []
+        problems = []
         if not self.page.equations:
-            found.append("the recipe has no section Equations")
+            problems.append("the recipe has no section Equations")
         twice = [number for number, count in Counter(self._listed).items() if count > 1]
-        found += [f"Equations has two entries for {number}" for number in twice]
+        problems += [f"Equations has two entries for {number}" for number in twice]
         if unknown := self.entries.keys() - set(self.numbers):
-            found.append(f"Equations has {sorted(unknown)}, which the paper file has not")
+            problems.append(f"Equations has {sorted(unknown)}, which the paper file has not")
         for number in self.numbers:
             entry = self.entries.get(number)
             if entry is None:
-                found.append(f"Equations has no entry for {number}")
+                problems.append(f"Equations has no entry for {number}")
             elif not (number in self.computed or entry.left_out or _NOT_COMPUTED.search(entry.text)):
-                found.append(
+                problems.append(
                     f"no example that runs uses {number}, and its entry has no `left out: why` or `not computed: why`"
                 )
         stated = [entry.name for entry in self.page.differences]
         for name, start, theirs, ours in self._settings():
             if theirs != ours and not any(each.startswith(start) for each in stated):
-                found.append(f"{name} is {theirs} in the source and {ours} here; Differs has no entry `{start} ...`")
-        return found
+                problems.append(f"{name} is {theirs} in the source and {ours} here; Differs has no entry `{start} ...`")
+        return problems
 
     def _settings(self) -> list[tuple[str, str, float, float]]:
         """Return hyperparameters that both give as numbers: name, start of an entry in `Differs`, their value, ours."""
-        said, recipe = self.paper.table["hyperparameters"], self.page.recipe
+        settings, recipe = self.paper.table["hyperparameters"], self.page.recipe
         policy, steps = _policy(recipe)
-        found = []
+        common = []
         for name, start, ours in (
             ("steps_per_batch", "Optimizer steps", steps),
             ("clip_low", "Clip", _bound(policy, "low")),
@@ -102,10 +102,10 @@ class Comparison:
             ("kl", "KL", None if policy is None else getattr(policy.kl, "coefficient", 0.0)),
             ("gamma", "Discount", _discount(recipe)),
         ):
-            theirs = _leading(said[name])
+            theirs = _leading(settings[name])
             if theirs is not None and ours is not None:
-                found.append((name, start, theirs, float(ours)))
-        return found
+                common.append((name, start, theirs, float(ours)))
+        return common
 
 
 def papers() -> list[str]:
@@ -151,5 +151,5 @@ def _bound(policy: Policy | None, name: str) -> float | None:
 
 
 def _discount(recipe: Recipe) -> float | None:
-    found = [link.gamma for link in recipe.chain("advantage") if isinstance(getattr(link, "gamma", None), float)]
-    return found[0] if found else None
+    discounts = [link.gamma for link in recipe.chain("advantage") if isinstance(getattr(link, "gamma", None), float)]
+    return discounts[0] if discounts else None

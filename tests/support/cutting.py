@@ -40,16 +40,16 @@ class Uneven(SmallWorld):
     """Episodes of one turn, and some of several; records the seeds of its requests.
 
     Args:
-        asked: file for the seeds; None: no file.
+        request_log: file for the seeds; None: no file.
         dies: number of the request at which the process ends; 0: never.
         seconds: duration of a segment.
     """
 
     runs = "inline"
 
-    def __init__(self, asked: Path | None = None, dies: int = 0, seconds: float = 0.0) -> None:
+    def __init__(self, request_log: Path | None = None, dies: int = 0, seconds: float = 0.0) -> None:
         super().__init__(self._answered)
-        self.asked, self.left, self.seconds = asked, dies, seconds
+        self.request_log, self.remaining, self.seconds = request_log, dies, seconds
 
     @staticmethod
     def _answered(task: Task, seed: int, actions: list[str]) -> Any:
@@ -58,11 +58,11 @@ class Uneven(SmallWorld):
         return StepResult(reward=float(seed % 2), terminated=True, success=True)
 
     async def generate(self, request: Request) -> Segment:
-        if self.asked is not None:
-            with self.asked.open("a", encoding="ascii") as file:
+        if self.request_log is not None:
+            with self.request_log.open("a", encoding="ascii") as file:
                 file.write(f"{request.seed}\n")
-        self.left -= 1
-        if not self.left:
+        self.remaining -= 1
+        if not self.remaining:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.seconds:
             await asyncio.sleep(self.seconds)

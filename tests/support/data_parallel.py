@@ -53,7 +53,7 @@ def compare(mode, rank, meeting):
     """Return the difference between a rank's gradient and that of one process."""
     alone = new_model()
     backward(alone, 0)
-    wanted = alone.lm_head.weight.grad
+    expected = alone.lm_head.weight.grad
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     model = new_model()
     runs = model
@@ -67,9 +67,9 @@ def compare(mode, rank, meeting):
     if mode == "all_reduce":
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)
-    found = model.lm_head.weight.grad
-    found = found.full_tensor() if hasattr(found, "full_tensor") else found
-    return min(float((found * scale - wanted).abs().max()) for scale in (1, 2))
+    gradient = model.lm_head.weight.grad
+    gradient = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
+    return min(float((gradient * scale - expected).abs().max()) for scale in (1, 2))
 
 
 def run_rank(mode, rank, folder):

@@ -40,7 +40,7 @@ def errors() -> Iterator[str]:
                 yield f"{path.relative_to(PACKAGE)}:{node.lineno} {ast.unparse(node.exc)}"
 
 
-def drawn(seed: int, count: int) -> dict[str, list[str]]:
+def sample(seed: int, count: int) -> dict[str, list[str]]:
     """Return `count` entries of each kind."""
     kinds = {
         "files": [str(path.relative_to(PACKAGE)) for path in paths()],
@@ -48,10 +48,10 @@ def drawn(seed: int, count: int) -> dict[str, list[str]]:
         "messages": list(errors()),
     }
     chance = random.Random(seed)
-    return {kind: sorted(chance.sample(found, min(count, len(found)))) for kind, found in kinds.items()}
+    return {kind: sorted(chance.sample(entries, min(count, len(entries)))) for kind, entries in kinds.items()}
 
 
 if __name__ == "__main__":
     numbers = [int(value) for value in sys.argv[1:3]]
-    for kind, lines in drawn(*(numbers + [0, 60][len(numbers) :])).items():
+    for kind, lines in sample(*(numbers + [0, 60][len(numbers) :])).items():
         print(f"\n{kind}\n" + "\n".join(lines))  # noqa: T201 -- a program

@@ -81,8 +81,8 @@ def counts(texts: Iterable[str]) -> tuple[dict[str, float], int]:
     """The counts per 1 000 words, and the number of words."""
     cleaned = [prose(text) for text in texts]
     words = sum(len(re.findall(r"[A-Za-z]+", text)) for text in cleaned)
-    found = {name: sum(len(phrase.findall(text)) for text in cleaned) for name, phrase in PHRASES.items()}
-    return {name: 1000 * number / max(words, 1) for name, number in found.items()}, words
+    matches = {name: sum(len(phrase.findall(text)) for text in cleaned) for name, phrase in PHRASES.items()}
+    return {name: 1000 * number / max(words, 1) for name, number in matches.items()}, words
 
 
 def sources() -> dict[str, Iterable[str]]:
@@ -109,5 +109,5 @@ def sources() -> dict[str, Iterable[str]]:
 if __name__ == "__main__":
     for kind, texts in sources().items():
         per_thousand, words = counts(texts)
-        shown = ", ".join(f"{name} {number:.2f}" for name, number in per_thousand.items())
-        print(f"{kind}, {words} words: {shown}")  # noqa: T201 -- a program too
+        rates = ", ".join(f"{name} {number:.2f}" for name, number in per_thousand.items())
+        print(f"{kind}, {words} words: {rates}")  # noqa: T201 -- a program too

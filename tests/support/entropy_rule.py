@@ -28,6 +28,6 @@ def checked_heights(generate: Any, model: Any, requests: list[Request]) -> list[
             h = torch.where(e > 1.5, ((e - 1.5) / 0.3).clamp(max=1.0), ((e - 1.5) / 0.2).clamp(min=-1.0))
             heights += h.tolist()
             x = x / (1 + 0.4 * h)[:, None]
-        wanted = torch.log_softmax(x, -1).gather(-1, ids[0, len(request.tokens) :, None])[:, 0]
-        np.testing.assert_allclose(segment.logprobs, wanted, atol=1e-5)
+        expected = torch.log_softmax(x, -1).gather(-1, ids[0, len(request.tokens) :, None])[:, 0]
+        np.testing.assert_allclose(segment.logprobs, expected, atol=1e-5)
     return heights

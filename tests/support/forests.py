@@ -129,8 +129,8 @@ class Played:
         for path in self.paths:
             path.close()
             path.status = "aborted" if path.status == "running" else path.status
-        kept = [path for path in self.paths if path.tokens]
-        return self.forest.freeze(), sorted(kept, key=lambda path: (path.group, path.fork_path))
+        paths = [path for path in self.paths if path.tokens]
+        return self.forest.freeze(), sorted(paths, key=lambda path: (path.group, path.fork_path))
 
 
 def frames(batch: Batch) -> dict[str, pl.DataFrame]:

@@ -63,13 +63,13 @@ class FormatFields:
 
     def with_field(self, place: str, value: Any) -> Record:
         """Return the record with a value in some place."""
-        made: Any = copy.deepcopy(self.record)
+        record: Any = copy.deepcopy(self.record)
         *path, last = [int(key) if key.isdecimal() else key for key in place.split(".")]
-        holder = made
+        holder = record
         for key in path:
             holder = holder.setdefault(key, {}) if isinstance(holder, dict) else holder[key]
         holder[last] = copy.deepcopy(value)
-        return made
+        return record
 
 
 CALL = {"id": "call-1", "type": "function", "function": {"name": "look", "arguments": '{"city": "Oslo"}'}}
@@ -246,28 +246,28 @@ VERIFIERS = FormatFields(
 FORMATS = (CHATS, ATIF, VERIFIERS)
 
 
-def outcome(given: FormatFields, place: str, value: Any, out: FormatFields) -> str:
+def outcome(source: FormatFields, place: str, value: Any, out: FormatFields) -> str:
     """Return how a field of one format is treated on export in another."""
-    record = given.with_field(place.partition(" ")[0] if place in given.fields else place, value)
+    record = source.with_field(place.partition(" ")[0] if place in source.fields else place, value)
     if place == "any other key":
-        record = {**given.record, "heron": value}
+        record = {**source.record, "heron": value}
     try:
         assert out.write is not None
-        [made] = out.write(given.read([record]))
+        [exported] = out.write(source.read([record]))
     except (UnsupportedError, InvalidInputError):
         return "refused"
-    if given is out:
-        return "kept" if made == record or _without_tokens(made, record) else "changed"
-    found, wanted = (
-        list(_leaves(made)),
+    if source is out:
+        return "kept" if exported == record or _without_tokens(exported, record) else "changed"
+    leaves, expected = (
+        list(_leaves(exported)),
         [leaf for leaf in _leaves(value) if leaf not in (0, True, *NAMES, None, {})],
     )
-    if not wanted:
-        return "kept" if made != next(iter(out.write(given.read([given.record])))) else "left out"
-    if all(leaf in found for leaf in wanted):
+    if not expected:
+        return "kept" if exported != next(iter(out.write(source.read([source.record])))) else "left out"
+    if all(leaf in leaves for leaf in expected):
         return "kept"
-    texts = "\n".join(str(leaf) for leaf in found)
-    parts = [part for leaf in wanted for part in _leaves(_from_json(leaf))]
+    texts = "\n".join(str(leaf) for leaf in leaves)
+    parts = [part for leaf in expected for part in _leaves(_from_json(leaf))]
     return "changed" if all(str(part) in texts for part in parts) else "left out"
 
 
@@ -278,14 +278,14 @@ def _from_json(leaf: Any) -> Any:
         return leaf
 
 
-def _without_tokens(made: Record, record: Record) -> bool:
+def _without_tokens(exported: Record, record: Record) -> bool:
     """Return whether a record came back, at most with tokens added."""
-    bare = copy.deepcopy(made)
+    bare = copy.deepcopy(exported)
     for step, before in zip(bare.get("steps", ()), record.get("steps", ()), strict=True):
-        known = (before.get("metrics") or {}).keys()
+        metric_names = (before.get("metrics") or {}).keys()
         if "metrics" in step:
-            step["metrics"] = {name: value for name, value in step["metrics"].items() if name in known}
-            if not known and "metrics" not in before:
+            step["metrics"] = {name: value for name, value in step["metrics"].items() if name in metric_names}
+            if not metric_names and "metrics" not in before:
                 del step["metrics"]
     return bare == record
 
@@ -305,23 +305,23 @@ def tables() -> str:
     """Return the tables of the page."""
     outs = [each for each in FORMATS if each.write is not None]
     lines: list[str] = []
-    for given in FORMATS:
-        lines += [f"## {given.title[0].upper()}{given.title[1:]}", ""]
+    for source in FORMATS:
+        lines += [f"## {source.title[0].upper()}{source.title[1:]}", ""]
         lines += [f"| field | {' | '.join(f'as {out.title}' for out in outs)} |", "|---" * (len(outs) + 1) + "|"]
-        for place, value in given.fields.items():
+        for place, value in source.fields.items():
             field, _, more = place.partition(" ")
             words = ".".join("*" if key.isdecimal() else key for key in field.split(".")).replace(".*", "[]")
             label = place if place == "any other key" else f"`{words}`" + (f" {more}" if more else "")
-            lines.append(f"| {label} | {' | '.join(outcome(given, place, value, out) for out in outs)} |")
+            lines.append(f"| {label} | {' | '.join(outcome(source, place, value, out) for out in outs)} |")
         lines.append("")
     return "\n".join(lines)
 
 
 INTRODUCTION = """# Fields of other formats
 
-This page lists how each field of a chat, of an ATIF trajectory and of a trace of verifiers is treated when the record
-is imported (`from_chats`, `from_atif`, `from_verifiers`) and exported (`to_chats`, `to_atif`, `to_verifiers`). The
-tables are generated from the behaviour of these functions.
+To see which fields survive an import or export, find your format below. Each table lists how the fields of a chat, an
+ATIF trajectory or a trace of verifiers are treated by an import (`from_chats`, `from_atif`, `from_verifiers`) and by an
+export (`to_chats`, `to_atif`, `to_verifiers`). The tables are generated from the behaviour of these functions.
 
 - *kept*: the export has the value. An export in the format of the import equals the imported record.
 - *changed*: the export has the value in another form, for example arguments as an object instead of JSON text.

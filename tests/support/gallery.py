@@ -20,9 +20,9 @@ TURNS = 3
 @cache
 def picture(number: int) -> Image:
     """Return a small PNG of one colour."""
-    made = io.BytesIO()
-    Picture.new("RGB", (40, 30), (number % 256, number // 256, 7)).save(made, "PNG")
-    return Image(made.getvalue())
+    buffer = io.BytesIO()
+    Picture.new("RGB", (40, 30), (number % 256, number // 256, 7)).save(buffer, "PNG")
+    return Image(buffer.getvalue())
 
 
 picture(0)  # the first image loads the encoder, which would block the event loop
@@ -51,31 +51,31 @@ class Viewing:
 
     def __init__(self, task: int) -> None:
         self.task = task
-        self.said: list[str] = []
+        self.actions: list[str] = []
         self.observation: Content = [
             {"role": "system", "content": "Look."},
             {"role": "user", "content": ("Two:", picture(task), picture(1000 + task), "?")},
         ]
 
-    def shown(self) -> Image:
+    def next_image(self) -> Image:
         """Return the content of the next observation."""
-        return picture(100 * self.task + 10 * len(self.said) + len(self.said[-1]))
+        return picture(100 * self.task + 10 * len(self.actions) + len(self.actions[-1]))
 
     def step(self, action: str) -> StepResult:
-        self.said.append(action)
-        if len(self.said) == TURNS:
+        self.actions.append(action)
+        if len(self.actions) == TURNS:
             return StepResult(reward=float(len(action) % 2), terminated=True, success=True)
-        return StepResult({"role": "user", "content": [self.shown(), "Go on."]})
+        return StepResult({"role": "user", "content": [self.next_image(), "Go on."]})
 
     def state_key(self) -> bytes:
-        return repr((self.task, self.said)).encode()
+        return repr((self.task, self.actions)).encode()
 
 
-def scripted(says: Callable[[Request], str] | None = None, chat: Any = None) -> engine.Scripted:
+def scripted(speaker: Callable[[Request], str] | None = None, chat: Any = None) -> engine.Scripted:
     """Return an engine whose template has a place for images."""
 
     def reply(request: Request) -> str:
-        return "a" * (1 + request.seed % 5) if says is None else says(request)
+        return "a" * (1 + request.seed % 5) if speaker is None else speaker(request)
 
     return engine.Scripted(bytes_tokenizer(*TEMPLATES["seeing"]) if chat is None else chat, reply_of(reply))
 

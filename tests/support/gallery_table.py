@@ -1,7 +1,7 @@
 """Test every chat template of TRL's wheel with every chat of the gallery: list trained texts and refusals.
 
 `python tests/support/gallery_table.py` prints the table. The expected trained texts come from two sources that import
-nothing of the package: `chat_gallery.written`, by hand, and the masks of TRL's own training templates.
+nothing of the package: `chat_gallery.written_texts`, by hand, and the masks of TRL's own training templates.
 """
 
 from __future__ import annotations
@@ -13,7 +13,18 @@ from collections import Counter
 from itertools import pairwise
 
 import numpy as np
-from chat_gallery import CHATS, FOLDER, NAMES, REASONS, TRAINING, gallery_tokenizer, of_family, tools_of, wide, written
+from chat_gallery import (
+    CHATS,
+    FOLDER,
+    NAMES,
+    REASONS,
+    TRAINING,
+    gallery_tokenizer,
+    of_family,
+    tools_of,
+    wide,
+    written_texts,
+)
 
 from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.integrations.trajectories import from_chats
@@ -60,10 +71,10 @@ def cell(name, tokenizer, chat):
         if not re.match(r"chat 1, message \d", str(error)):
             return f"WRONG: {error}"
         return next((name for name, reason in REASONS.items() if re.search(reason, str(error))), f"WRONG: {error}")
-    wanted = [*written(name, "answer"), *written(name, chat)]
+    expected = [*written_texts(name, "answer"), *written_texts(name, chat)]
     answers = [message for key in ("answer", chat) for message in CHATS[key] if message["role"] == "assistant"]
-    right = texts == wanted and trained == [message.get("weight") != 0 for message in answers]
-    return "trained" if right else f"WRONG: {texts} {trained}, and not {wanted}"
+    right = texts == expected and trained == [message.get("weight") != 0 for message in answers]
+    return "trained" if right else f"WRONG: {texts} {trained}, and not {expected}"
 
 
 def has_masks(name):
@@ -74,7 +85,7 @@ def has_masks(name):
 def why_not_compared(name, chat):
     """Return why TRL's mask differs from the text that has to be trained; "": it does not."""
     calls = any("tool_calls" in message for message in CHATS[chat])
-    if calls and any(name.startswith(known) for known in WITHOUT_CALLS):
+    if calls and any(name.startswith(family) for family in WITHOUT_CALLS):
         return "TRL's template does not render calls"
     return INCOMPARABLE.get(chat) or of_family(name, INCOMPARABLE_OF).get(chat, "")
 
@@ -89,7 +100,7 @@ def masked(name, tokenizer, chat):
             message["content"] = [{"type": "text", "text": message["content"]}]
         for each in message.get("tool_calls", ()):
             each["function"]["arguments"] = json.loads(each["function"]["arguments"])
-    found = tokenizer.apply_chat_template(
+    rendered = tokenizer.apply_chat_template(
         messages,
         tools=tools_of(chat),
         chat_template=(FOLDER / f"{name}{TRAINING}.jinja").read_text(encoding="utf-8"),
@@ -98,7 +109,7 @@ def masked(name, tokenizer, chat):
         return_assistant_tokens_mask=True,
     )
     texts, run = [], []
-    for token, covered in zip([*found["input_ids"], 0], [*found["assistant_masks"], 0], strict=True):
+    for token, covered in zip([*rendered["input_ids"], 0], [*rendered["assistant_masks"], 0], strict=True):
         if covered:
             run.append(token)
         elif run:
@@ -109,7 +120,7 @@ def masked(name, tokenizer, chat):
 
 def sampled(name, texts):
     """Return the parts of some texts that a model would sample, without surrounding spaces."""
-    found = []
+    result = []
     for each in texts:
         text = each.strip()
         for header in HEADERS:
@@ -119,8 +130,8 @@ def sampled(name, texts):
             text = text.removeprefix(thought)
         for end in of_family(name, ENDS):
             text = text.removesuffix(end)
-        found.append(text.strip())
-    return found
+        result.append(text.strip())
+    return result
 
 
 def table():

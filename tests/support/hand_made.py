@@ -103,9 +103,9 @@ class _SoftmaxInDouble(TorchFunctionMode):
 
 def _eager_in_double(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
     """Use the model's own attention, the only one in the library with soft caps."""
-    own = sys.modules[type(module).__module__].eager_attention_forward
+    attention = sys.modules[type(module).__module__].eager_attention_forward
     with _SoftmaxInDouble():
-        return own(module, *args, **kwargs)
+        return attention(module, *args, **kwargs)
 
 
 AttentionInterface.register(EAGER, _eager_in_double)

@@ -21,19 +21,19 @@ class HostKernels:
         kernels.write_text(cuda.source(name), encoding="utf-8")
         options = ["-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
         command = [compiler, *options, f'-DKERNELS="{kernels}"', str(HERE / f"{name}_host.cpp"), "-o", str(library)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        completed = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert completed.returncode == 0, completed.stderr
         self._library = ctypes.CDLL(str(library))
         self._most = most_threads
 
     def launch(self, kernel: str, blocks: int, threads: int, *arguments: Tensor | float | None) -> None:
-        numbers = [_number(one) for one in (blocks, min(threads, self._most), *arguments)]
+        numbers = [_number(argument) for argument in (blocks, min(threads, self._most), *arguments)]
         getattr(self._library, f"run_{kernel}")(*numbers)
 
 
-def _number(one: Tensor | float | None) -> ctypes.c_longlong | ctypes.c_double | ctypes.c_void_p:
-    if isinstance(one, int):
-        return ctypes.c_longlong(one)
-    if isinstance(one, float):
-        return ctypes.c_double(one)
-    return ctypes.c_void_p(None if one is None else one.data_ptr())
+def _number(argument: Tensor | float | None) -> ctypes.c_longlong | ctypes.c_double | ctypes.c_void_p:
+    if isinstance(argument, int):
+        return ctypes.c_longlong(argument)
+    if isinstance(argument, float):
+        return ctypes.c_double(argument)
+    return ctypes.c_void_p(None if argument is None else argument.data_ptr())

@@ -34,7 +34,7 @@ from agentrl_core.env import StepResult, Task
 FAMILY, SIZE, TASKS, ITERATIONS = "smolvlm", 2, 2, 3
 SAMPLING = Sampling(temperature=0.8, max_tokens=8)
 WINDOW = BatchPolicy(max_new_tokens=5)
-_WHOLE = BatchPolicy()
+_UNCUT = BatchPolicy()
 
 
 @cache
@@ -60,14 +60,14 @@ class Moving(engine.Transformers):
     def __init__(self, *, at: int = 0, dies: int = 0, version: int = 0, pause: float = 0.0) -> None:
         super().__init__(policy(version), processor(), copy=True, batch_invariant=True)
         self.policy_version = version
-        self.at, self.left, self.steps, self.pause = at, dies, 0, pause
+        self.at, self.remaining, self.steps, self.pause = at, dies, 0, pause
         self.segments: list[tuple[Request, Segment]] = []
-        self.asked = 0
+        self.num_requests = 0
 
     async def generate(self, request: Request) -> Segment:
-        self.asked += 1
-        self.left -= 1
-        if not self.left:
+        self.num_requests += 1
+        self.remaining -= 1
+        if not self.remaining:
             os.kill(os.getpid(), signal.SIGKILL)
         segment = await super().generate(request)
         self.segments.append((request, segment))
@@ -110,8 +110,8 @@ def versions(batch: arl.Batch) -> NDArray[np.int64]:
     """Return the policy version that sampled each action token."""
     nodes = pl.DataFrame(batch.nodes)
     of_stored = np.repeat(nodes["policy_version"].fill_null(-1).to_numpy(), nodes["tokens"].list.len().to_numpy())
-    found: NDArray[np.int64] = of_stored[batch.column("node_token", "token")]
-    return found
+    token_versions: NDArray[np.int64] = of_stored[batch.column("node_token", "token")]
+    return token_versions
 
 
 def apart(batch: arl.Batch) -> float:
@@ -119,8 +119,8 @@ def apart(batch: arl.Batch) -> float:
     sampled, version, largest = np.asarray(batch.column("behaviour_logprob", "token")), versions(batch), 0.0
     assert (version >= 0).all()
     for each in np.unique(version).tolist():
-        known = arl.annotate(batch, "recomputed_logprob", policy(each), processor=processor())
-        differences = np.abs(known.column("recomputed_logprob", "token") - sampled)[version == each]
+        recomputed = arl.annotate(batch, "recomputed_logprob", policy(each), processor=processor())
+        differences = np.abs(recomputed.column("recomputed_logprob", "token") - sampled)[version == each]
         assert np.isfinite(differences).all()
         largest = max(largest, float(differences.max()))
     return largest
@@ -133,7 +133,7 @@ def mixed_steps(batch: arl.Batch) -> int:
 
 
 def trained(
-    generate: Moving, world: Any, cut: BatchPolicy = _WHOLE, store: Any = None, until: int = ITERATIONS
+    generate: Moving, world: Any, cut: BatchPolicy = _UNCUT, store: Any = None, until: int = ITERATIONS
 ) -> list[arl.Batch]:
     """Return the batches of a loop with another policy in each iteration."""
     batches = []
@@ -154,7 +154,7 @@ def live(folder: Path, dies: int) -> None:
     with arl.Store.open(folder / "run") as store:
         generate = Moving(dies=dies, version=store.iteration)
         trained(generate, Gallery(), WINDOW, store)
-    (folder / "asked").write_text(str(generate.asked))
+    (folder / "asked").write_text(str(generate.num_requests))
 
 
 def killed(folder: Path, at: int) -> dict[str, Any]:

@@ -50,14 +50,14 @@ def annotated(batch: arl.Batch, model: Any, processor: Any) -> list[Tensor]:
     begins = contexts.offsets[:-1]
     ends = begins + contexts.begins[contexts.steps[:-1]]
     hinted = [[9, *contexts.tokens[begin:end].tolist()] for begin, end in zip(begins, ends, strict=True)]
-    made = arl.annotate(on_first(batch), "reference_logprob", model, processor=processor)
-    made = arl.annotate(made, "teacher_logprob", model, prompts=hinted, max_tokens=most, processor=processor)
+    result = arl.annotate(on_first(batch), "reference_logprob", model, processor=processor)
+    result = arl.annotate(result, "teacher_logprob", model, prompts=hinted, max_tokens=most, processor=processor)
     probe = Probe([[9, 8]] * batch.num_draws)
-    made = arl.annotate(made, "answer_logprob", model, probe=probe, max_tokens=most, processor=processor)
+    result = arl.annotate(result, "answer_logprob", model, probe=probe, max_tokens=most, processor=processor)
     names = (("reference_logprob", "token"), ("teacher_logprob", "token"), ("answer_logprob", "step"))
-    if made is None:
+    if result is None:
         return []
-    return [torch.from_numpy(made.column(name, level).copy()) for name, level in names]  # type: ignore[arg-type]
+    return [torch.from_numpy(result.column(name, level).copy()) for name, level in names]  # type: ignore[arg-type]
 
 
 def compare(mode: str, rank: int, meeting: str) -> dict[str, float]:
@@ -66,7 +66,7 @@ def compare(mode: str, rank: int, meeting: str) -> dict[str, float]:
     alone, processor = build(family)
     batch = rollouts(processor)
     differentiate(alone, processor, batch)
-    wanted = gradients(alone)
+    expected = gradients(alone)
     columns = annotated(batch, alone, processor)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     model: Any = build(family)[0]
@@ -79,11 +79,11 @@ def compare(mode: str, rank: int, meeting: str) -> dict[str, float]:
     calls = differentiate(model, processor, batch)
     every: list[Any] = [None, None]
     dist.all_gather_object(every, calls)
-    found, size = gradients(model), max(float(each.abs().max()) for each in wanted.values())
-    assert found.keys() == wanted.keys()
+    actual, size = gradients(model), max(float(each.abs().max()) for each in expected.values())
+    assert actual.keys() == expected.keys()
     pairs = zip(columns if rank == 0 else [], annotated(batch, model, processor), strict=True)
     return {
-        "gradient": max(_distance(found[name], wanted[name]) for name in wanted) / size,
+        "gradient": max(_distance(actual[name], expected[name]) for name in expected) / size,
         "column": max((_distance(one, other) for one, other in pairs), default=0.0),
         "without images": float(0 in every[0] + every[1]),
         "other calls": float(any(0 < min(each) < max(each) for each in zip(*every, strict=True))),

@@ -29,9 +29,9 @@ class Watched(Imagine):
         return 1.0
 
     async def value(self, *args: Any) -> float:
-        found = await super().value(*args)
-        _VALUES.append(found)
-        return found
+        value = await super().value(*args)
+        _VALUES.append(value)
+        return value
 
     async def _ask(self, branch: Branch, agent: str, question: str) -> str:
         if agent == "world":

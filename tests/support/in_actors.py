@@ -45,13 +45,13 @@ class Waiting(FailingWorld):
     """An environment that writes the process of each waiting episode to its folder; a file there releases them all."""
 
     def count(self, task: Task, what: str) -> int:
-        found = super().count(task, what)
+        count = super().count(task, what)
         go_on = Path(self.folder) / "go on"
         if what == "ends" and not go_on.exists():
             (Path(self.folder) / f"{task.task_id} in process {os.getpid()}").touch()
             while not go_on.exists():
                 time.sleep(0.01)
-        return found
+        return count
 
 
 class Holder:

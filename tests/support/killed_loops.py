@@ -89,7 +89,7 @@ class Writes:
         new_file = loop.new_file
 
         @contextmanager
-        def written(path: Path) -> Iterator[BinaryIO]:
+        def watched_new_file(path: Path) -> Iterator[BinaryIO]:
             self.place("before new_file")
             with new_file(path) as file:
                 yield file
@@ -97,19 +97,19 @@ class Writes:
                 self.place("in new_file")
             self.place("after new_file")
 
-        loop.new_file = run_files.new_file = written
+        loop.new_file = run_files.new_file = watched_new_file
 
     def around(self, write: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def written(*given: Any, **options: Any) -> Any:
+        def watched(*arguments: Any, **options: Any) -> Any:
             self.place(f"before {name}")
-            found = write(*given, **options)
+            result = write(*arguments, **options)
             self.place(f"after {name}")
-            return found
+            return result
 
-        return written
+        return watched
 
 
-class Known:
+class LoggedSeeds:
     """The seeds of the responses in a rollout log; a request for one of them is reported."""
 
     def __init__(self, folder: Path, store: Store) -> None:
@@ -127,30 +127,30 @@ class Known:
 class Model(engine.Scripted):
     """An engine that answers the agents' requests."""
 
-    def __init__(self, known: Known) -> None:
-        super().__init__(loop_agents.TOKENIZER, loop_agents.said)
-        self._known = known
+    def __init__(self, logged: LoggedSeeds) -> None:
+        super().__init__(loop_agents.TOKENIZER, loop_agents.scripted_answer)
+        self._logged = logged
 
     async def generate(self, request: Request) -> Segment:
-        self._known.check(request)
+        self._logged.check(request)
         return await super().generate(request)
 
 
 class World(SmallWorld):
     """An engine that answers requests, and the environment."""
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, logged: LoggedSeeds) -> None:
         super().__init__()
-        self.known = known
+        self.logged = logged
 
     async def generate(self, request: Request) -> Segment:
-        self.known.check(request)
+        self.logged.check(request)
         return await super().generate(request)
 
 
 def agents(folder: Path, store: Store) -> None:
     """Run two iterations of programs that use a tool."""
-    model = Model(Known(folder, store))
+    model = Model(LoggedSeeds(folder, store))
     collect, world = loop_agents.collector(loop_agents.tool_user, store=store, model=model, seed=3)
     while collect.iteration < 2:
         collect.end_iteration(collect.recipe.credit(collect(tasks=2, group_size=2)), {})
@@ -160,7 +160,7 @@ def agents(folder: Path, store: Store) -> None:
 
 def evaluate(folder: Path, store: Store) -> None:
     """Run two iterations, with an evaluation before each and one at the end, unless it is stored already."""
-    world = World(Known(folder, store))
+    world = World(LoggedSeeds(folder, store))
     collect = arl.Collector(world, world, recipes.GRPO, store=store, seed=5, task_pool=16)
     while True:
         collect.evaluate(tasks=3, samples=2)
@@ -171,7 +171,7 @@ def evaluate(folder: Path, store: Store) -> None:
 
 def imports(folder: Path, store: Store) -> None:
     """Import three chats, and replay them with the sampled rollouts of two iterations."""
-    world = World(Known(folder, store))
+    world = World(LoggedSeeds(folder, store))
     memory = replay.Memory(where=Where(origin="imported", column="score", above=0.5))
     recipe = recipes.GRPO.replace(replay=replay.Mix(memory, count=2, old_logprob="none"))
     collect = arl.Collector(world, world, recipe, store=store, seed=5, task_pool=16)
@@ -211,37 +211,37 @@ def evaluations(run: Path) -> dict[int, set[float]]:
         return {}
     with Store.open(run / "evaluations", read_only=True) as store:
         states = [json.loads(text) for text in pl.DataFrame(store.write_log)["state"].drop_nulls()]
-    found: dict[int, set[float]] = {}
+    rates: dict[int, set[float]] = {}
     for state in states:
-        found.setdefault(state["iteration"], set()).add(state["success"])
-    return found
+        rates.setdefault(state["iteration"], set()).add(state["success"])
+    return rates
 
 
 def outcome(folder: Path) -> dict[str, Any]:
     """Return everything that a run stores, except times."""
     run = folder / "run"
-    found: dict[str, Any] = {**rows(run), "evaluations": evaluations(run), "verify": []}
+    result: dict[str, Any] = {**rows(run), "evaluations": evaluations(run), "verify": []}
     for path in (run, run / "evaluations"):
         if path.exists():
             with Store.open(path) as store:
-                found["verify"] += store.verify()
+                result["verify"] += store.verify()
     if (run / "checkpoints").exists():
         (checkpoint,) = (run / "checkpoints").iterdir()
         weights = torch.load(checkpoint, weights_only=True)["models"]["policy"]
-        found["weights"] = {name: value.double().sum().item() for name, value in weights.items()}
+        result["weights"] = {name: value.double().sum().item() for name, value in weights.items()}
         summary = json.loads((run / "summary.json").read_text())
-        found["summary"] = {name: value for name, value in summary.items() if name != "seconds"}
-        found["files"] = sorted(path.name for path in run.iterdir())
-    return found
+        result["summary"] = {name: value for name, value in summary.items() if name != "seconds"}
+        result["files"] = sorted(path.name for path in run.iterdir())
+    return result
 
 
 def spawned(what: str, folder: Path, kind: str, at: int) -> int:
     """Run a part of this program in a new process; returns its exit status, negative after a signal."""
     command = [sys.executable, __file__, str(folder), kind, str(at), what]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
-    if done.returncode > 0:
-        sys.stderr.write(done.stderr[-2000:])
-    return done.returncode
+    completed = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    if completed.returncode > 0:
+        sys.stderr.write(completed.stderr[-2000:])
+    return completed.returncode
 
 
 def forked(what: str, folder: Path, kind: str, at: int) -> int:
@@ -294,8 +294,8 @@ def main(root: Path, kind: str, which: str) -> None:
     for at in chosen(places, which):
         folder = root / str(at)
         place = ended(folder, kind, at)[-1]
-        found = pickle.loads((folder / "outcome").read_bytes())
-        wrong = [name for name, value in expected.items() if found[name] != value]
+        actual = pickle.loads((folder / "outcome").read_bytes())
+        wrong = [name for name, value in expected.items() if actual[name] != value]
         if (folder / "complaint").exists():
             wrong.append((folder / "complaint").read_text())
         sys.stdout.write(json.dumps({"place": place, "wrong": wrong}) + "\n")

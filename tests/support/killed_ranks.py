@@ -67,10 +67,10 @@ def train_fsdp2(folder: Path, iterations: int) -> None:
 
 
 def saved_fsdp2(checkpoint: Path) -> dict[str, Any]:
-    whole = checkpoint.parent / "whole.pt"
-    dcp_to_torch_save(checkpoint, whole)
-    found: dict[str, Any] = torch.load(whole, weights_only=False)
-    return found
+    merged = checkpoint.parent / "whole.pt"
+    dcp_to_torch_save(checkpoint, merged)
+    state: dict[str, Any] = torch.load(merged, weights_only=False)
+    return state
 
 
 def train_ddp(folder: Path, iterations: int) -> None:
@@ -87,8 +87,8 @@ def train_ddp(folder: Path, iterations: int) -> None:
 
 
 def saved_ddp(checkpoint: Path) -> dict[str, Any]:
-    found: dict[str, Any] = torch.load(checkpoint, weights_only=True)
-    return {"weights": found["models"], "moments": found["optimizers"]}
+    state: dict[str, Any] = torch.load(checkpoint, weights_only=True)
+    return {"weights": state["models"], "moments": state["optimizers"]}
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,9 @@ class Places:
         if (place, self.counts[place]) == self.kill:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def watch(self, own: tuple[tuple[Any, str], ...]) -> None:
+    def watch(self, loop_calls: tuple[tuple[Any, str], ...]) -> None:
         """Watch all calls, those of the loop too, and the rollout log inside a record."""
-        for owner, name in (*CALLS, *own):
+        for owner, name in (*CALLS, *loop_calls):
             owner_name = owner.__name__.rpartition(".")[2]
             setattr(owner, name, self.around(getattr(owner, name), f"{owner_name}.{name}"))
         append = RolloutLog.append
@@ -165,11 +165,11 @@ class Places:
         """Return a call with a place before and after it."""
 
         @wraps(call)
-        def watched(*given: Any, **options: Any) -> Any:
+        def watched(*arguments: Any, **options: Any) -> Any:
             self.reach(f"before {name}")
-            found = call(*given, **options)
+            result = call(*arguments, **options)
             self.reach(f"after {name}")
-            return found
+            return result
 
         return watched
 
@@ -183,13 +183,13 @@ def run_rank(which: Loop, folder: Path, rank: int, iterations: int, kill: tuple[
     dist.destroy_process_group()
 
 
-def forked(call: Callable[..., None], *given: Any) -> int:
+def forked(call: Callable[..., None], *arguments: Any) -> int:
     """Start a call in a child; returns its process id."""
     child = os.fork()
     if not child:
         status = 1
         try:
-            call(*given)
+            call(*arguments)
             status = 0
         except BaseException:  # noqa: BLE001 -- the parent sees the status
             traceback.print_exc()
@@ -222,22 +222,22 @@ def launch(
 def outcome(which: Loop, folder: Path, target: Path) -> None:
     """Write the outcome of a run to a file: rows, batches, metrics, parameters and moments of the optimizer."""
     run = folder / "run"
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     with Store.open(run) as store:
         for name in TABLES:
-            found[name] = pl.DataFrame(getattr(store, name)).drop("created_us", strict=False).rows()
-        found["advantages"] = [
+            result[name] = pl.DataFrame(getattr(store, name)).drop("created_us", strict=False).rows()
+        result["advantages"] = [
             store.batch(iteration).column("advantage", "token").tobytes() for iteration in range(ITERATIONS)
         ]
-        found["metrics"] = pl.DataFrame(store.metrics).filter(~pl.col("name").str.contains("second|time")).rows()
-        found["iteration"], checkpoint = store.iteration, store.state["checkpoint"]
-        found["verify"] = store.verify()
+        result["metrics"] = pl.DataFrame(store.metrics).filter(~pl.col("name").str.contains("second|time")).rows()
+        result["iteration"], checkpoint = store.iteration, store.state["checkpoint"]
+        result["verify"] = store.verify()
     saved = which.saved(run / checkpoint)
-    found |= {
+    result |= {
         part: {name: value.numpy().tobytes() for name, value in flat(saved[part]).items()}
         for part in ("weights", "moments")
     }
-    target.write_bytes(pickle.dumps(found))
+    target.write_bytes(pickle.dumps(result))
 
 
 def flat(tree: Any, prefix: str = "") -> dict[str, torch.Tensor]:
@@ -248,7 +248,7 @@ def flat(tree: Any, prefix: str = "") -> dict[str, torch.Tensor]:
     return {name: value for key, part in pairs for name, value in flat(part, f"{prefix}/{key}").items()}
 
 
-def seen(which: Loop, folder: Path) -> Any:
+def read_outcome(which: Loop, folder: Path) -> Any:
     """Return the outcome of a run; another process reads it, because this one forks."""
     child = forked(outcome, which, folder, folder / "outcome")
     assert os.waitpid(child, 0)[1] == 0
@@ -265,14 +265,14 @@ def main(root: Path, which: Loop, cases: list[str]) -> None:
     quiet.mkdir()
     assert launch(which, begun, 1) == [0] * RANKS
     assert launch(which, quiet, ITERATIONS) == [0] * RANKS
-    expected = seen(which, quiet)
+    expected = read_outcome(which, quiet)
     assert len(expected["weights"]) > 10
     assert len(expected["moments"]) > 10
     # A resumed run that is not killed shows which places exist, and how often each is reached.
     resumed = root / "resumed"
     shutil.copytree(begun / "run", resumed / "run")
     assert launch(which, resumed, ITERATIONS) == [0] * RANKS
-    report("none", expected, seen(which, resumed))
+    report("none", expected, read_outcome(which, resumed))
     reached = [places(resumed, rank) for rank in range(RANKS)]
     for number, name in enumerate(cases):
         rank, place = int(name[0]), name[2:]
@@ -283,12 +283,12 @@ def main(root: Path, which: Loop, cases: list[str]) -> None:
         assert statuses[rank] == -signal.SIGKILL, (name, statuses)
         assert places(folder, rank)[-1] == place, name
         assert launch(which, folder, ITERATIONS) == [0] * RANKS, name
-        report(name, expected, seen(which, folder))
+        report(name, expected, read_outcome(which, folder))
         shutil.rmtree(folder)
 
 
-def report(place: str, expected: dict[str, Any], found: dict[str, Any]) -> None:
-    wrong = [name for name, value in expected.items() if found[name] != value]
+def report(place: str, expected: dict[str, Any], actual: dict[str, Any]) -> None:
+    wrong = [name for name, value in expected.items() if actual[name] != value]
     sys.stdout.write(json.dumps({"place": place, "wrong": wrong}) + "\n")
     sys.stdout.flush()
 

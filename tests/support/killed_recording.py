@@ -25,7 +25,7 @@ from pathlib import Path
 import polars as pl
 import tool_agents
 import torch  # noqa: F401 -- once, before there are children: tokenizers import it when they decode
-from tool_agents import client, endpoint, told
+from tool_agents import client, decoded, endpoint
 
 from agentrl_core import Store
 from agentrl_core.agents import export as traces
@@ -93,17 +93,17 @@ class Writes:
             setattr(owner, name, self.around(getattr(owner, name), f"{owner.__name__}.{name}"))
 
     def around(self, write, name):
-        def written(*given, **options):
+        def watched(*arguments, **options):
             self.place(f"before {name}")
-            found = write(*given, **options)
+            result = write(*arguments, **options)
             self.commits &= not name.endswith("close_iteration")
             self.place(f"after {name}")
-            return found
+            return result
 
-        return written
+        return watched
 
 
-def done(folder: Path) -> dict[int, str]:
+def acknowledged(folder: Path) -> dict[int, str]:
     """The acknowledged steps: the answer of each."""
     path = folder / "done.jsonl"
     return dict(json.loads(line) for line in path.read_text().splitlines()) if path.exists() else {}
@@ -148,7 +148,7 @@ async def act(served, number: int, answers: dict[int, str]) -> str:
 def live(folder: Path, at: int, *, again: bool = True) -> None:
     """Do the remaining steps, and end at a place; a killed first commit is repeated or not."""
     Writes(folder, at).watch()
-    answers = done(folder)
+    answers = acknowledged(folder)
     if not again and (folder / "place").exists() and len(answers) == STEPS.index(("commit", "")):
         acknowledge(folder, answers, "")
     while len(answers) < len(STEPS):
@@ -169,7 +169,7 @@ def acknowledge(folder: Path, answers: dict[int, str], answer: str) -> None:
 
 def wrong(folder: Path) -> list[str]:
     """Return the errors in the outcome after all steps were acknowledged."""
-    answers, found = done(folder), []
+    answers, actual_texts = acknowledged(folder), []
     with Store.open(folder / "run") as store:
         served = endpoint([], store=store)
         for iteration in range(store.iteration):
@@ -177,23 +177,23 @@ def wrong(folder: Path) -> list[str]:
             turns = pl.read_ipc_stream(io.BytesIO(traces.arrow(batch)))
             trajectories = pl.DataFrame(batch.trajectories)
             for row, info in trajectories.select("trajectory_id", "info").iter_rows():
-                texts = [told(served, tokens) for tokens in turns.filter(trajectory_id=row)["tokens"]]
-                found.append((json.loads(info)["session"], [text.removesuffix("<|im_end|>") for text in texts]))
+                texts = [decoded(served, tokens) for tokens in turns.filter(trajectory_id=row)["tokens"]]
+                actual_texts.append((json.loads(info)["session"], [text.removesuffix("<|im_end|>") for text in texts]))
         expected = [(name, [answers[step] for step in steps]) for name, steps in SESSIONS]
         aside = [
-            (one["session_id"], [entry["response"]["message"]["content"] for entry in one["entries"]])
-            for one in served.excluded()
+            (session["session_id"], [entry["response"]["message"]["content"] for entry in session["entries"]])
+            for session in served.excluded()
         ]
         metrics = pl.DataFrame(store.metrics).filter(name="sessions.excluded")["value"].to_list()
         checks = {
-            "stored": (sorted(found), sorted(expected)),
+            "stored": (sorted(actual_texts), sorted(expected)),
             "left out": (aside, [(SPOILED[0], [answers[step] for step in SPOILED[1]])]),
             "open": (list(served._recorder.sessions), []),
             "iterations": (store.iteration in (2, 3), True),
             "metrics": (metrics, [1.0] * store.iteration),
             "verify": (store.verify(), []),
         }
-    return [f"{name}: {seen}, expected {right}" for name, (seen, right) in checks.items() if seen != right]
+    return [f"{name}: {actual}, expected {right}" for name, (actual, right) in checks.items() if actual != right]
 
 
 def forked(work) -> int:

@@ -41,18 +41,18 @@ def plain(
     ids = torch.from_numpy(np.concatenate([request.tokens, segment.tokens]).astype(np.int64))[None]
     config = model.config
     token = config.image_token_id
-    given: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     if request.images:
-        shown = [Picture.open(io.BytesIO(image.content)).convert("RGB") for image in request.images]
-        nested = [shown] if "Idefics3" in type(processor).__name__ or "SmolVLM" in type(processor).__name__ else shown
-        given = dict(processor.image_processor(images=nested, return_tensors="pt"))
-        given = {name: value for name, value in given.items() if torch.is_tensor(value) and name != "num_crops"}
+        opened = [Picture.open(io.BytesIO(image.content)).convert("RGB") for image in request.images]
+        nested = [opened] if "Idefics3" in type(processor).__name__ or "SmolVLM" in type(processor).__name__ else opened
+        inputs = dict(processor.image_processor(images=nested, return_tensors="pt"))
+        inputs = {name: value for name, value in inputs.items() if torch.is_tensor(value) and name != "num_crops"}
     if "qwen" in config.model_type:
-        given["mm_token_type_ids"] = (ids == token).long()
+        inputs["mm_token_type_ids"] = (ids == token).long()
     if config.model_type == "gemma3":
-        given["token_type_ids"] = (ids == token).long()
+        inputs["token_type_ids"] = (ids == token).long()
     with torch.no_grad():
-        logits = model(ids, **given).logits[0, len(request.tokens) - 1 : -1].double() / sampling.temperature
+        logits = model(ids, **inputs).logits[0, len(request.tokens) - 1 : -1].double() / sampling.temperature
     for name in ("image_token_id", "video_token_id"):
         if isinstance(getattr(config, name, None), int):
             logits[:, getattr(config, name)] = -torch.inf

@@ -16,7 +16,7 @@ TASKS = [env.Task(f"{left}*7", f"{left}*7?", "products", str(left * 7)) for left
 TOKENIZER = tokenizer()
 
 
-def said(tokens):
+def scripted_answer(tokens):
     """Return the scripted answer to a prompt: a tool call, then the tool's result; otherwise the number of messages."""
     text = TOKENIZER.decode(tokens, skip_special_tokens=False)
     if "<tool_response>" in text:
@@ -54,14 +54,14 @@ async def tool_user(task, base_url, api_key):
         messages.append(message)
         if not message.get("tool_calls"):
             return float(message["content"] == task.payload)
-        results = [{"role": "tool", "tool_call_id": one["id"]} for one in message["tool_calls"]]
+        results = [{"role": "tool", "tool_call_id": tool_call["id"]} for tool_call in message["tool_calls"]]
         messages += [result | {"content": task.payload} for result in results]
 
 
-def collector(run, *, recipe=recipes.GRPO, says=said, model=None, **options):
+def collector(run, *, recipe=recipes.GRPO, speaker=scripted_answer, model=None, **options):
     """Return a collector of a program's episodes."""
     world = env.Agents(run, TASKS, tokenizer=TOKENIZER)
-    model = engine.Scripted(TOKENIZER, says) if model is None else model
+    model = engine.Scripted(TOKENIZER, speaker) if model is None else model
     sampling = engine.Sampling(max_tokens=200)
     return arl.Collector(model, world, recipe, task_pool=len(TASKS), sampling=sampling, **options), world
 
@@ -90,23 +90,23 @@ def helping(order):
 
         main = [{"role": "system", "content": "you lead"}, user(task.question)]
         plan = await ask(main)
-        found = await asyncio.gather(*(helped(name) for name in ("ann", "ben")))
-        await ask([*main, plan, user(" ".join(found))])
+        replies = await asyncio.gather(*(helped(name) for name in ("ann", "ben")))
+        await ask([*main, plan, user(" ".join(replies))])
         return 0.5
 
     return run
 
 
-class Heard(engine.Scripted):
+class RecordingEngine(engine.Scripted):
     """An engine that records its requests and answers."""
 
-    def __init__(self, says):
-        super().__init__(TOKENIZER, says)
-        self.heard = []
+    def __init__(self, speaker):
+        super().__init__(TOKENIZER, speaker)
+        self.exchanges = []
 
     async def generate(self, request):
         segment = await super().generate(request)
-        self.heard.append((TOKENIZER.decode(request.tokens, skip_special_tokens=False), segment))
+        self.exchanges.append((TOKENIZER.decode(request.tokens, skip_special_tokens=False), segment))
         return segment
 
 
@@ -114,14 +114,14 @@ class Killed(engine.Scripted):
     """An engine that dies after a number of answers."""
 
     def __init__(self, answers):
-        super().__init__(TOKENIZER, said)
-        self._left = answers
+        super().__init__(TOKENIZER, scripted_answer)
+        self._remaining = answers
 
     async def generate(self, request):
         await asyncio.sleep(0)
-        if self._left == 0:
+        if self._remaining == 0:
             os._exit(9)
-        self._left -= 1
+        self._remaining -= 1
         return await super().generate(request)
 
 

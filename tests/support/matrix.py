@@ -19,12 +19,12 @@ Test = TypeVar("Test", bound=Callable[..., object])
 
 
 def shows(client: str, *features: str) -> Callable[[Test], Test]:
-    """Mark a test with the feature that it shows; `found` reads the mark from the source."""
+    """Mark a test with the feature that it shows; `features_by_client` reads the mark from the source."""
     assert features, f"{client}: name a feature"
     return lambda test: test
 
 
-def found() -> dict[str, dict[str, list[str]]]:
+def features_by_client() -> dict[str, dict[str, list[str]]]:
     """Return for each client the tests that show a feature, from the source of the tests."""
     clients: dict[str, dict[str, list[str]]] = {}
     for path in sorted((ROOT / "tests" / "agents").glob("test_*.py")):
@@ -39,8 +39,8 @@ def found() -> dict[str, dict[str, list[str]]]:
 
 def table() -> str:
     """Return the table as Markdown."""
-    clients = found()
-    unknown = {feature for shown in clients.values() for feature in shown} - set(FEATURES)
+    clients = features_by_client()
+    unknown = {feature for features in clients.values() for feature in features} - set(FEATURES)
     assert not unknown, f"no feature of the table: {unknown}"
     lines = [f"| client | {' | '.join(FEATURES)} |", "|---|" + ":-:|" * len(FEATURES)]
     for client in sorted(clients, key=str.lower):

@@ -33,7 +33,7 @@ class Maze:
     ) -> None:
         self.doors = doors
         self.choose = choose
-        self.asked: dict[str, int] = {}
+        self.request_counts: dict[str, int] = {}
         self.places = {place: 20 + number for number, place in enumerate(sorted(doors))}
         """Return the token of an observation."""
         self.chat: Any = SimpleNamespace(
@@ -64,8 +64,8 @@ class Maze:
     async def generate(self, request: Request) -> Segment:
         names = {token: place for place, token in self.places.items()}
         place = names[int(request.tokens[-1])]
-        number = self.asked.get(place, 0)
-        self.asked[place] = number + 1
+        number = self.request_counts.get(place, 0)
+        self.request_counts[place] = number + 1
         token, logprob = self.choose(request.seed, place, number)
         logprobs = np.array([logprob, 0.0], np.float32)
         return Segment(np.array([token, END], np.int32), logprobs, -logprobs, "stop", self.policy_version, request.seed)

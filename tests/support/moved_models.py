@@ -32,11 +32,11 @@ def followed(recipe: Recipe, hook: SyncModel, thetas: Value, start: Value) -> Va
     running = recipe.replace(hooks=hook, epochs=len(rows), minibatches=1)
     batch = small([(0, [1]), (0, [1])], draw_score=[1.0, 0.0]).with_columns("token", reference_logprob=[-1.0, -1.0])
     updates = running.updates(running.credit(batch), models=models)
-    found = []
+    weights = []
     for place, update in enumerate(updates):
-        found.append(models[hook.target].weight[:, 0].detach().numpy().copy())
+        weights.append(models[hook.target].weight[:, 0].detach().numpy().copy())
         fill("source", rows[place])
         update.step(optimizer)
     running.run_hooks(updates, **models)
-    found.append(models[hook.target].weight[:, 0].detach().numpy().copy())
-    return np.array(found[1:]).reshape(np.shape(thetas))
+    weights.append(models[hook.target].weight[:, 0].detach().numpy().copy())
+    return np.array(weights[1:]).reshape(np.shape(thetas))

@@ -52,8 +52,8 @@ class Game:
         if legal:
             self.stones -= int(action)
             if self.stones:
-                said = f"They took {action}: {self.stones} left."
-                return {mover: StepResult(reward=0.05, facts=facts), other: StepResult(said, facts=facts)}
+                observation = f"They took {action}: {self.stones} left."
+                return {mover: StepResult(reward=0.05, facts=facts), other: StepResult(observation, facts=facts)}
         self.over = True
         wins = legal and self.tag == "nim"
         # An illegal move loses, and the opponent gets nothing; a win by the opponent's move is paid outside one's own

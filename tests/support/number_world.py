@@ -26,10 +26,10 @@ class Numbers:
         """Return the numbers of a seed."""
         seed, limit = request.seed, request.sampling.max_tokens
         rng = np.random.default_rng(seed)
-        said = rng.integers(2, 49, int(rng.integers(1, 5))).astype(np.int32)
-        logprobs, entropies = -rng.random(len(said)), 3 * rng.random(len(said))
+        tokens = rng.integers(2, 49, int(rng.integers(1, 5))).astype(np.int32)
+        logprobs, entropies = -rng.random(len(tokens)), 3 * rng.random(len(tokens))
         numbers = (logprobs.astype(np.float32)[:limit], entropies.astype(np.float32)[:limit])
-        return Segment(said[:limit], *numbers, "stop" if len(said) < limit else "length", self.policy_version, seed)
+        return Segment(tokens[:limit], *numbers, "stop" if len(tokens) < limit else "length", self.policy_version, seed)
 
 
 class Sums:

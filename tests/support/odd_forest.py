@@ -75,17 +75,19 @@ def last(table: str, column: str, row: int = -1) -> Read:
 
 
 def check(
-    tables: dict[str, pl.DataFrame], given: Mapping[str, Any], reads: Mapping[str, tuple[Read, Callable[[Any], Any]]]
+    tables: dict[str, pl.DataFrame],
+    arguments: Mapping[str, Any],
+    reads: Mapping[str, tuple[Read, Callable[[Any], Any]]],
 ) -> None:
     """Assert that each argument equals the stored value."""
     for name, (read, expected) in reads.items():
-        value = given.get(name)
+        value = arguments.get(name)
         if value is not None and not (isinstance(value, list) and not value):  # an empty row has no value
-            found, wanted = read(tables), expected(given[name])
-            assert same(found, wanted), (name, found, wanted)
+            actual, right = read(tables), expected(arguments[name])
+            assert same(actual, right), (name, actual, right)
 
 
-def whole(value: Any) -> Any:
+def integers(value: Any) -> Any:
     return [int(each) for each in np.asarray(value).reshape(-1).tolist()]
 
 
@@ -94,10 +96,10 @@ def numbers(value: Any) -> Any:
 
 
 NODE = {
-    "tokens": (last("nodes", "tokens"), whole),
+    "tokens": (last("nodes", "tokens"), integers),
     "logprobs": (last("nodes", "logprobs"), numbers),
     "entropies": (last("nodes", "entropies"), numbers),
-    "trainable": (last("nodes", "trainable"), whole),
+    "trainable": (last("nodes", "trainable"), integers),
     "policy": (last("nodes", "policy"), int),
     "policy_version": (last("nodes", "policy_version"), int),
     "seed": (last("nodes", "seed"), int),
@@ -107,10 +109,10 @@ NODE = {
 }
 
 
-def append(given: dict[str, Any], folder: Path) -> None:
+def append(arguments: dict[str, Any], folder: Path) -> None:
     forest, (path, _), _ = grown()
     forest.step(path)
-    forest.append(path, **given)
+    forest.append(path, **arguments)
     forest.step(path)
     forest.finish(path, reward=1.0)
     tables = ended(forest, folder)
@@ -120,19 +122,19 @@ def append(given: dict[str, Any], folder: Path) -> None:
         .filter(pl.col("parent_id").is_in(tables["nodes"].filter(pl.col("kind") == 1)["node_id"]))
     )
     node = {"nodes": row if len(row) else tables["nodes"].tail(1)}
-    check(node, given, {key: value for key, value in NODE.items() if key in given})
+    check(node, arguments, {key: value for key, value in NODE.items() if key in arguments})
 
 
-def observe(given: dict[str, Any], folder: Path) -> None:
+def observe(arguments: dict[str, Any], folder: Path) -> None:
     forest, (path, _), _ = grown()
     forest.step(path)
-    blob = forest.add_blob(given.pop("blob"))
-    forest.append(path, given["tokens"], kind="observation", state=given["state"], blobs=[blob])
+    blob = forest.add_blob(arguments.pop("blob"))
+    forest.append(path, arguments["tokens"], kind="observation", state=arguments["state"], blobs=[blob])
     forest.append(path, [9], kind="action", logprobs=[-1.0])
     forest.finish(path, reward=1.0)
     tables = ended(forest, folder)
     row = tables["nodes"].filter(pl.col("kind") == 2)
-    assert same(row["tokens"][0].to_list(), whole(given["tokens"]))
+    assert same(row["tokens"][0].to_list(), integers(arguments["tokens"]))
     assert row["blobs"][0].to_list() == [blob]
 
 
@@ -155,175 +157,176 @@ END = {
 }
 
 
-def step(given: dict[str, Any], folder: Path) -> None:
+def step(arguments: dict[str, Any], folder: Path) -> None:
     forest, (path, _), _ = grown()
-    forest.step(path, **given)
+    forest.step(path, **arguments)
     forest.finish(path, reward=1.0)
-    check(ended(forest, folder), given, STEP)
+    check(ended(forest, folder), arguments, STEP)
 
 
-def finish(given: dict[str, Any], folder: Path) -> None:
+def finish(arguments: dict[str, Any], folder: Path) -> None:
     forest, (path, _), _ = grown()
     forest.step(path)
-    forest.finish(path, **given)
-    check(ended(forest, folder), given, END)
+    forest.finish(path, **arguments)
+    check(ended(forest, folder), arguments, END)
 
 
-def add_group(given: dict[str, Any], folder: Path) -> None:
+def add_group(arguments: dict[str, Any], folder: Path) -> None:
     forest, _, _ = grown()
-    forest.add_group(given["group"], given["task_id"], key=given["key"])
-    path = forest.start(given["group"], given["member"], agent=given["agent"])
+    forest.add_group(arguments["group"], arguments["task_id"], key=arguments["key"])
+    path = forest.start(arguments["group"], arguments["member"], agent=arguments["agent"])
     forest.append(path, [1], kind="prompt")
     forest.append(path, [2], kind="action", logprobs=[-1.0])
     forest.finish(path, reward=1.0)
     tables = ended(forest, folder)
     row = tables["trajectories"].filter(pl.col("status") == 0)
-    assert row["task_id"].to_list() == [given["task_id"]]
-    assert row["agent"].to_list() == [int(given["agent"])]
+    assert row["task_id"].to_list() == [arguments["task_id"]]
+    assert row["agent"].to_list() == [int(arguments["agent"])]
 
 
-def log_decision(given: dict[str, Any], folder: Path) -> None:
+def log_decision(arguments: dict[str, Any], folder: Path) -> None:
     forest, (path, other), (node, _) = grown()
-    forest.log_decision("stop", path, node=node, result=other, **given)
+    forest.log_decision("stop", path, node=node, result=other, **arguments)
     row = ended(forest, folder)["decisions"].rows(named=True)[-1]
-    assert row["reason"] == given["reason"]
-    assert row["round"] == given["in_round"]
-    assert row["end"] == given["end"] or given["end"] == 0  # the prompt of a node's first token is the node above
+    assert row["reason"] == arguments["reason"]
+    assert row["round"] == arguments["in_round"]
+    # The prompt of a node's first token is the node above.
+    assert row["end"] == arguments["end"] or arguments["end"] == 0
     try:
-        expected = float(given["score"])
+        expected = float(arguments["score"])
     except OverflowError:
-        expected = math.inf if given["score"] > 0 else -math.inf
+        expected = math.inf if arguments["score"] > 0 else -math.inf
     if math.isnan(expected):
         assert row["score"] is None or math.isnan(row["score"])
     else:
         assert same(row["score"], expected)
 
 
-def fork(given: dict[str, Any], folder: Path) -> None:
+def fork(arguments: dict[str, Any], folder: Path) -> None:
     forest, (path, _), (node, _) = grown()
-    ways = forest.fork(path, node=node, **given)
+    ways = forest.fork(path, node=node, **arguments)
     for number_, way in enumerate(ways):
         forest.append(way, [7, number_], kind="action", logprobs=[-0.5, -0.5])
         forest.finish(way, reward=1.0)
     tables = ended(forest, folder)
-    assert (tables["trajectories"]["status"] == 0).sum() == int(given["count"])
+    assert (tables["trajectories"]["status"] == 0).sum() == int(arguments["count"])
 
 
-def rollback(given: dict[str, Any], folder: Path) -> None:
+def rollback(arguments: dict[str, Any], folder: Path) -> None:
     forest, (path, _), (node, _) = grown()
-    again = forest.rollback(path, node, **given)
-    assert len(forest.tokens(again)) == 2 + given["end"]
+    again = forest.rollback(path, node, **arguments)
+    assert len(forest.tokens(again)) == 2 + arguments["end"]
     forest.append(again, [7], kind="action", logprobs=[-0.5])
     ended(forest, folder)
 
 
-def splice(given: dict[str, Any], folder: Path) -> None:
+def splice(arguments: dict[str, Any], folder: Path) -> None:
     forest, (path, other), (node, from_node) = grown()
     forest.step(other)
-    made = forest.splice(path, other, from_node=from_node, node=node, **given)
-    assert len(forest.tokens(made)) == 2 + given["end"] + 2 - given["start"]
-    forest.finish(made)
+    spliced = forest.splice(path, other, from_node=from_node, node=node, **arguments)
+    assert len(forest.tokens(spliced)) == 2 + arguments["end"] + 2 - arguments["start"]
+    forest.finish(spliced)
     ended(forest, folder)
 
 
 def replaced(change: Callable[[Forest, int, dict[str, Any]], int | None]) -> Callable[[dict[str, Any], Path], None]:
     """Give a trajectory other tokens, which then belong to its path."""
 
-    def run(given: dict[str, Any], folder: Path) -> None:
+    def run(arguments: dict[str, Any], folder: Path) -> None:
         forest, (path, _), _ = grown()
         forest.step(path)
-        made = change(forest, path, given)
-        assert forest.tokens(made or path).tolist()[: len(given["tokens"])] == whole(given["tokens"])
+        changed = change(forest, path, arguments)
+        assert forest.tokens(changed or path).tolist()[: len(arguments["tokens"])] == integers(arguments["tokens"])
         ended(forest, folder)
 
     return run
 
 
-def rewrite(forest: Forest, path: int, given: dict[str, Any]) -> None:
-    forest.rewrite(path, **given)
+def rewrite(forest: Forest, path: int, arguments: dict[str, Any]) -> None:
+    forest.rewrite(path, **arguments)
     forest.append(path, [5], kind="action", logprobs=[-0.5])
 
 
-def prune(given: dict[str, Any], folder: Path) -> None:
+def prune(arguments: dict[str, Any], folder: Path) -> None:
     forest, (path, _), _ = grown()
-    forest.prune(path, **given)
-    forest.finish(path) if given["gradient_only"] else None
+    forest.prune(path, **arguments)
+    forest.finish(path) if arguments["gradient_only"] else None
     row = ended(forest, folder)["trajectories"].filter(pl.col("info").is_not_null())
-    assert given["reason"] in json.loads(row["info"][0]).values()
+    assert arguments["reason"] in json.loads(row["info"][0]).values()
 
 
-def declare(given: dict[str, Any], folder: Path) -> None:
+def declare(arguments: dict[str, Any], folder: Path) -> None:
     forest = Forest(
-        iteration=given["iteration"],
-        seed=given["seed"],
-        reward_components=given["reward_components"],
-        entropies=given["entropies"],
-        facts={"step": {given["fact"]: "number"}, "trajectory": {}},
-        max_blob_bytes=given["max_blob_bytes"],
+        iteration=arguments["iteration"],
+        seed=arguments["seed"],
+        reward_components=arguments["reward_components"],
+        entropies=arguments["entropies"],
+        facts={"step": {arguments["fact"]: "number"}, "trajectory": {}},
+        max_blob_bytes=arguments["max_blob_bytes"],
     )
-    assert forest.iteration == given["iteration"]
+    assert forest.iteration == arguments["iteration"]
     forest.add_group(0, "task")
     path = forest.start(0, 0)
     forest.append(path, [1], kind="prompt")
     forest.append(path, [2], kind="action", logprobs=[-1.0])
-    forest.step(path, facts={given["fact"]: 2.0}, rewards=[0.5] * len(given["reward_components"]))
+    forest.step(path, facts={arguments["fact"]: 2.0}, rewards=[0.5] * len(arguments["reward_components"]))
     forest.finish(path, reward=1.0)
     batch = forest.freeze()
     with Store.open(folder / "run", sync="never") as store:
-        store.append(batch, iteration=given["iteration"])
+        store.append(batch, iteration=arguments["iteration"])
         store.flush()
     with Store.open(folder / "run") as store:
-        again = store.batch(int(given["iteration"]))
-        assert again.reward_components == list(given["reward_components"])
-        assert again.entropies == given["entropies"]
-        assert again.facts["step"] == {given["fact"]: "number"}
-        assert again.column(given["fact"], "step").tolist() == [2.0]
+        again = store.batch(int(arguments["iteration"]))
+        assert again.reward_components == list(arguments["reward_components"])
+        assert again.entropies == arguments["entropies"]
+        assert again.facts["step"] == {arguments["fact"]: "number"}
+        assert again.column(arguments["fact"], "step").tolist() == [2.0]
 
 
-def ingest(given: dict[str, Any], folder: Path) -> None:
+def ingest(arguments: dict[str, Any], folder: Path) -> None:
     forest, _, _ = grown()
     path = forest.start(0, 5)
-    facts = {name: [value] for name, value in given["facts"].items()}
+    facts = {name: [value] for name, value in arguments["facts"].items()}
     rows = {
         name: [value]
-        for name, value in given.items()
+        for name, value in arguments.items()
         if name not in ("facts", "temperature", "top_p", "top_k", "realign")
     }
     forest.ingest(
-        [path], facts=facts, **{key: given[key] for key in ("temperature", "top_p", "top_k", "realign")}, **rows
+        [path], facts=facts, **{key: arguments[key] for key in ("temperature", "top_p", "top_k", "realign")}, **rows
     )
     forest.finish(path)
     tables = ended(forest, folder)
-    mine = tables["trajectories"].filter(pl.col("status") == 0)["trajectory_id"][0]
-    rows_ = {"steps": tables["steps"].filter(pl.col("trajectory_id") == mine)}
+    trajectory = tables["trajectories"].filter(pl.col("status") == 0)["trajectory_id"][0]
+    rows_ = {"steps": tables["steps"].filter(pl.col("trajectory_id") == trajectory)}
     node = tables["nodes"].filter(pl.col("node_id") == rows_["steps"]["node_id"][0])
-    check({"nodes": node}, {**given, "tokens": given["outputs"]}, NODE)
-    check(rows_, given, STEP)
+    check({"nodes": node}, {**arguments, "tokens": arguments["outputs"]}, NODE)
+    check(rows_, arguments, STEP)
 
 
-def append_many(given: dict[str, Any], folder: Path) -> None:
+def append_many(arguments: dict[str, Any], folder: Path) -> None:
     forest, _, _ = grown()
     path = forest.start(0, 5)
     forest.append(path, [1], kind="prompt")
-    facts = {name: [value] for name, value in given["facts"].items()}
-    rows = {name: [value] for name, value in given.items() if name not in ("facts", *SAMPLED)}
+    facts = {name: [value] for name, value in arguments["facts"].items()}
+    rows = {name: [value] for name, value in arguments.items() if name not in ("facts", *SAMPLED)}
     forest.append_many(
-        [path], kind="action", facts=facts, **{key: given[key] for key in ("temperature", "top_p", "top_k")}, **rows
+        [path], kind="action", facts=facts, **{key: arguments[key] for key in ("temperature", "top_p", "top_k")}, **rows
     )
     forest.finish(path)
     tables = ended(forest, folder)
-    mine = tables["trajectories"].filter(pl.col("status") == 0)["trajectory_id"][0]
-    rows_ = {"steps": tables["steps"].filter(pl.col("trajectory_id") == mine)}
+    trajectory = tables["trajectories"].filter(pl.col("status") == 0)["trajectory_id"][0]
+    rows_ = {"steps": tables["steps"].filter(pl.col("trajectory_id") == trajectory)}
     node = tables["nodes"].filter(pl.col("node_id") == rows_["steps"]["node_id"][0])
-    check({"nodes": node}, given, NODE)
-    check(rows_, given, STEP)
+    check({"nodes": node}, arguments, NODE)
+    check(rows_, arguments, STEP)
 
 
-def append_chats(given: dict[str, Any], folder: Path) -> None:
+def append_chats(arguments: dict[str, Any], folder: Path) -> None:
     forest, _, _ = grown()
     path = forest.start(0, 5, origin="imported")
-    forest.append_chats([path], **{name: [value] for name, value in given.items()})
-    assert forest.tokens(path).tolist() == whole(given["tokens"])
+    forest.append_chats([path], **{name: [value] for name, value in arguments.items()})
+    assert forest.tokens(path).tolist() == integers(arguments["tokens"])
     forest.finish(path)
     tables = ended(forest, folder)
     row = tables["trajectories"].filter(pl.col("status") == 0)
@@ -368,7 +371,8 @@ ENTRY_POINTS: dict[str, EntryPoint] = {
     "Forest.splice": EntryPoint({"start": 0, "end": 1}, splice),
     "Forest.rewrite": EntryPoint({"tokens": [1, 2, 9], "state": b"s"}, replaced(rewrite)),
     "Forest.with_prompt": EntryPoint(
-        {"tokens": [8, 9], "state": b"s"}, replaced(lambda forest, path, given: forest.with_prompt(path, **given))
+        {"tokens": [8, 9], "state": b"s"},
+        replaced(lambda forest, path, arguments: forest.with_prompt(path, **arguments)),
     ),
     "Forest.prune": EntryPoint({"reason": "why", "gradient_only": False}, prune),
     "Forest.ingest": EntryPoint(

@@ -161,8 +161,8 @@ Place = tuple[Any, ...]
 
 def odd_places(call: Mapping[str, Any]) -> st.SearchStrategy[list[tuple[Place, Any]]]:
     """Replace one place of a call, rarely two, by an odd value."""
-    known = [path for path in places(call) if at(call, path) is not None]
-    place = st.sampled_from(known).flatmap(lambda path: odd(at(call, path)).map(lambda value: (path, value)))
+    possible = [path for path in places(call) if at(call, path) is not None]
+    place = st.sampled_from(possible).flatmap(lambda path: odd(at(call, path)).map(lambda value: (path, value)))
     return st.lists(place, min_size=1, max_size=2, unique_by=lambda each: each[0][0])
 
 
@@ -210,15 +210,15 @@ def names_it(entry: EntryPoint, case: Sequence[tuple[Place, Any]], message: str)
     inner = {key for _, value in case if isinstance(value, Mapping) for key in value if key}
     # A value with a name of its own, such as a column, is reported by that name.
     inner |= {value for path, value in case if path == ("name",) and isinstance(value, str) and value}
-    named = [[part for part in path if isinstance(part, str)] for path in paths]
-    names = {part for parts in named for part in (parts[2:] or parts[-1:] if entry.last else parts)}
+    keys = [[part for part in path if isinstance(part, str)] for path in paths]
+    names = {part for parts in keys for part in (parts[2:] or parts[-1:] if entry.last else parts)}
     names |= {word for name in names for word in (entry.words or {}).get(name, name).split()}
     # If two lengths differ, the message may name either; if a table is incomplete, the object that it describes.
     names |= {"recipe", "component"} if entry.last and any(isinstance(each, Mapping) for _, each in case) else set()
     names |= set() if entry.last else set(entry.call)
-    told = f"{message} (odd: {shown(case)})"
-    assert any(name in message for name in names | inner), f"the message names none of {sorted(names)}: {told}"
-    assert len(message) < 1500, told
+    described = f"{message} (odd: {shown(case)})"
+    assert any(name in message for name in names | inner), f"the message names none of {sorted(names)}: {described}"
+    assert len(message) < 1500, described
 
 
 def same(one: Any, other: Any) -> bool:

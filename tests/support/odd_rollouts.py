@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from odd_forest import fact, number, numbers, whole
+from odd_forest import fact, integers, number, numbers
 from odd_inputs import EntryPoint, same
 from small_world import SmallWorld, paying
 
@@ -88,9 +88,9 @@ def collected(world: Any, folder: Path, *, recipe: Any = recipes.GRPO) -> Batch:
             collector.end_iteration(recipe.credit(batch), {})
             assert store.verify() == []
         with Store.open(path, read_only=True) as store:
-            kept = store.batch(0)
+            stored = store.batch(0)
             for name in ("nodes", "steps", "trajectories"):
-                assert pl.DataFrame(getattr(kept, name)).equals(pl.DataFrame(getattr(batch, name))), name
+                assert pl.DataFrame(getattr(stored, name)).equals(pl.DataFrame(getattr(batch, name))), name
         with Store.open(path, sync="never") as store, warnings.catch_warnings():
             warnings.simplefilter("ignore", AgentRLWarning)
             collector = Collector(of, of, recipe, store=store, task_pool=2, seed=1)
@@ -149,52 +149,57 @@ def odd_rows(batch: Batch) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     return pl.DataFrame(batch.nodes).join(trajectories, on="group_id", how="semi"), steps, trajectories
 
 
-def segment(given: dict[str, Any], folder: Path) -> None:
+def segment(arguments: dict[str, Any], folder: Path) -> None:
     """Check the segment that an engine returns; all four places of the odd task get it."""
 
     def change(of: Segment) -> Segment:
-        top = TopLogprobs(given["top_tokens"], given["top_logprobs"])
-        fields = {name: value for name, value in given.items() if not name.startswith("top_")}
+        top = TopLogprobs(arguments["top_tokens"], arguments["top_logprobs"])
+        fields = {name: value for name, value in arguments.items() if not name.startswith("top_")}
         return Segment(**fields, seed=of.seed, top=top)
 
     batch = collected(World(change=change), folder)
     nodes, _, _ = odd_rows(batch)
     actions = nodes.filter(pl.col("kind") == 1)
-    for name, expected in (("tokens", whole), ("logprobs", numbers), ("entropies", numbers)):
-        assert same(actions[name][0].to_list(), expected(given[name])), name
-    assert set(actions["policy_version"]) == {given["policy_version"]}
+    for name, expected in (("tokens", integers), ("logprobs", numbers), ("entropies", numbers)):
+        assert same(actions[name][0].to_list(), expected(arguments[name])), name
+    assert set(actions["policy_version"]) == {arguments["policy_version"]}
 
 
-def outcome(given: dict[str, Any], folder: Path) -> None:
+def outcome(arguments: dict[str, Any], folder: Path) -> None:
     """Check the result of an environment's step, the only one of an episode."""
 
     def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
-        return StepResult(**given) if task.task_id == "train 1" else paying(task, seed, actions)
+        return StepResult(**arguments) if task.task_id == "train 1" else paying(task, seed, actions)
 
     batch = collected(World(answer), folder)
     _, steps, trajectories = odd_rows(batch)
-    reward = given["reward"]
+    reward = arguments["reward"]
     if not math.isnan(reward):
         assert same(steps["reward"][0], number(reward))
         assert same(trajectories["reward"][0], number(reward))
-    assert steps["flags"].to_list() == [int(given["flags"])] * 2
-    assert trajectories["success"].to_list() == [int(given["success"])] * 2
+    assert steps["flags"].to_list() == [int(arguments["flags"])] * 2
+    assert trajectories["success"].to_list() == [int(arguments["success"])] * 2
     info = json.loads(trajectories["info"][0])
-    expected = json.loads(to_json(given["info"], "info"))
+    expected = json.loads(to_json(arguments["info"], "info"))
     assert all(same(info.get(name, info.get(f"~{name}")), value) for name, value in expected.items()), (info, expected)
-    assert same(steps["facts"][0], {"k": fact(given["facts"].get("k")), "n": number(given["facts"].get("n"))})
-    assert same(trajectories["facts"][0], {"l": fact(given["facts"].get("l")), "m": number(given["facts"].get("m"))})
+    assert same(steps["facts"][0], {"k": fact(arguments["facts"].get("k")), "n": number(arguments["facts"].get("n"))})
+    assert same(
+        trajectories["facts"][0], {"l": fact(arguments["facts"].get("l")), "m": number(arguments["facts"].get("m"))}
+    )
 
 
-def turn(given: dict[str, Any], folder: Path) -> None:
+def turn(arguments: dict[str, Any], folder: Path) -> None:
     """Check a step after which the episode continues: its observation and its context."""
 
     def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
         if task.task_id == "train 1" and len(actions) < 2:
             context = Context(
-                given["conversation"], tools=given["tools"], max_tokens=given["max_tokens"], replaces_history=True
+                arguments["conversation"],
+                tools=arguments["tools"],
+                max_tokens=arguments["max_tokens"],
+                replaces_history=True,
             )
-            return StepResult(given["observation"], info=given["info"], context=context)
+            return StepResult(arguments["observation"], info=arguments["info"], context=context)
         return paying(task, seed, actions)
 
     world = World(answer)
@@ -202,27 +207,27 @@ def turn(given: dict[str, Any], folder: Path) -> None:
     batch = collected(world, folder)
     _, steps, trajectories = odd_rows(batch)
     assert len(steps) >= 4, "two episodes of two steps, in one conversation or in two"
-    if given["info"]:
+    if arguments["info"]:
         info = json.loads(trajectories["info"][0])
-        assert same(info["earlier_steps"][0], json.loads(to_json(given["info"], "info")))
+        assert same(info["earlier_steps"][0], json.loads(to_json(arguments["info"], "info")))
 
 
-def begin(given: dict[str, Any], folder: Path) -> None:
+def begin(arguments: dict[str, Any], folder: Path) -> None:
     """Check the start of an episode."""
-    batch = collected(World(**given), folder)
+    batch = collected(World(**arguments), folder)
     assert len(odd_rows(batch)[2]) == 2
 
 
-def task(given: dict[str, Any], folder: Path) -> None:
+def task(arguments: dict[str, Any], folder: Path) -> None:
     """Check the tasks of an environment."""
     world = World()
-    odd = Task(**given)
+    odd = Task(**arguments)
     world.tasks = lambda count, **_: [odd, Task("other", "?", "x", None)][:count]  # type: ignore[method-assign]
     batch = collected(world, folder)
-    assert set(batch.texts("task_id", "draw")) == {given["task_id"], "other"}
+    assert set(batch.texts("task_id", "draw")) == {arguments["task_id"], "other"}
     with Store.open(folder / "straight", read_only=True) as store:
         rows = pl.DataFrame(store.tasks)
-    assert rows.filter(pl.col("task_id") == given["task_id"])["domain"].unique().to_list() == [given["domain"]]
+    assert rows.filter(pl.col("task_id") == arguments["task_id"])["domain"].unique().to_list() == [arguments["domain"]]
 
 
 WORK: list[Callable[[Any], Any]] = []
@@ -249,104 +254,104 @@ def program(
 ) -> Any:
     """Return a call that runs a program on both groups; a run resumed from the rollout log gives the same batch."""
 
-    def run(given: dict[str, Any], folder: Path) -> None:
-        got: dict[str, list[Any]] = {}
+    def run(arguments: dict[str, Any], folder: Path) -> None:
+        results: dict[str, list[Any]] = {}
 
         async def both(group: Any) -> None:
-            got.setdefault(group.name, []).append(await work(group, given))
+            results.setdefault(group.name, []).append(await work(group, arguments))
 
         WORK[:] = [both]
         batch = collected(World(), folder, recipe=recipes.GRPO.replace(rollout=Program()), **options)
-        assert len(got) >= 2
-        for values in got.values():
+        assert len(results) >= 2
+        for values in results.values():
             assert all(same(value, values[0]) for value in values), values
-        keeps(batch, given, [values[0] for values in got.values()])
+        keeps(batch, arguments, [values[0] for values in results.values()])
 
     return run
 
 
-async def effect(group: Any, given: dict[str, Any]) -> Any:
+async def effect(group: Any, arguments: dict[str, Any]) -> Any:
     group.start_many(2)
-    value = await group.side_effect(given["name"], lambda: given["value"])
-    assert same(value, json.loads(json.dumps(given["value"]))), (value, given["value"])
+    value = await group.side_effect(arguments["name"], lambda: arguments["value"])
+    assert same(value, json.loads(json.dumps(arguments["value"]))), (value, arguments["value"])
     return value
 
 
-async def finish(group: Any, given: dict[str, Any]) -> None:
+async def finish(group: Any, arguments: dict[str, Any]) -> None:
     for branch in group.start_many(2):
         await branch.turn()
-        branch.finish(**given)
+        branch.finish(**arguments)
 
 
-def finished(batch: Batch, given: dict[str, Any], _: list[Any]) -> None:
+def finished(batch: Batch, arguments: dict[str, Any], _: list[Any]) -> None:
     rows = pl.DataFrame(batch.trajectories)
-    assert all(same(value, number(given["reward"])) for value in rows["reward"])
-    assert set(rows["success"]) == {int(given["success"])}
-    facts = given["facts"]
+    assert all(same(value, number(arguments["reward"])) for value in rows["reward"])
+    assert set(rows["success"]) == {int(arguments["success"])}
+    facts = arguments["facts"]
     assert all(same(row["p"], number(facts.get("p"))) and row["q"] == fact(facts.get("q")) for row in rows["facts"])
 
 
-async def end(group: Any, given: dict[str, Any]) -> None:
+async def end(group: Any, arguments: dict[str, Any]) -> None:
     for branch in group.start_many(2):
         await branch.turn()
-        branch.stop(given["stop"], status="truncated")
+        branch.stop(arguments["stop"], status="truncated")
     masked, dropped = group.start_many(2)
-    masked.mask(given["mask"])
+    masked.mask(arguments["mask"])
     await dropped.turn()
-    dropped.drop(given["drop"])
+    dropped.drop(arguments["drop"])
 
 
-def explained(batch: Batch, given: dict[str, Any], _: list[Any]) -> None:
+def explained(batch: Batch, arguments: dict[str, Any], _: list[Any]) -> None:
     infos = [json.loads(info) for info in batch.trajectories.column("info") if info is not None]
     for kind in ("stop", "mask", "drop"):
-        assert any(given[kind] in each.values() for each in infos), (kind, infos)
+        assert any(arguments[kind] in each.values() for each in infos), (kind, infos)
 
 
-async def write(group: Any, given: dict[str, Any]) -> None:
+async def write(group: Any, arguments: dict[str, Any]) -> None:
     for branch in group.start_many(2):
         await branch.begin()
-        branch.write(np.array(given["tokens"]), ends=False, share=given["share"], trained=False)
-        await branch.generate(max_tokens=given["max_tokens"])
+        branch.write(np.array(arguments["tokens"]), ends=False, share=arguments["share"], trained=False)
+        await branch.generate(max_tokens=arguments["max_tokens"])
         await branch.submit()
-        branch.inject(given["inject"])
+        branch.inject(arguments["inject"])
 
 
-async def start(group: Any, given: dict[str, Any]) -> None:
-    prefix = Prefix(given["actions"], seed=given["seed"], title=given["title"])
+async def start(group: Any, arguments: dict[str, Any]) -> None:
+    prefix = Prefix(arguments["actions"], seed=arguments["seed"], title=arguments["title"])
     for _ in range(2):
-        group.start(given["prompt"], prefix=prefix, facts=given["facts"])
+        group.start(arguments["prompt"], prefix=prefix, facts=arguments["facts"])
 
 
-def started(batch: Batch, given: dict[str, Any], _: list[Any]) -> None:
-    facts = given["facts"]
+def started(batch: Batch, arguments: dict[str, Any], _: list[Any]) -> None:
+    facts = arguments["facts"]
     rows = pl.DataFrame(batch.trajectories)["facts"]
     assert all(same(row["p"], number(facts.get("p"))) and row["q"] == fact(facts.get("q")) for row in rows)
 
 
-async def defer(group: Any, given: dict[str, Any]) -> None:
+async def defer(group: Any, arguments: dict[str, Any]) -> None:
     for branch in group.start_many(2):
         await branch.turn()
-    made = Task(given["task_id"], given["question"], given["domain"], given["payload"])
-    group.defer(made, group.branches[0], turns=given["turns"], messages=given["messages"])
+    new_task = Task(arguments["task_id"], arguments["question"], arguments["domain"], arguments["payload"])
+    group.defer(new_task, group.branches[0], turns=arguments["turns"], messages=arguments["messages"])
 
 
-def deferred(batch: Batch, given: dict[str, Any], _: list[Any]) -> None:
-    found = deferred_tasks(batch)
-    assert len(found) == 2
-    for each in found:
-        assert (each.task.task_id, each.task.question) == (given["task_id"], given["question"])
-        assert same(each.task.payload, given["payload"])
-        assert same(each.messages, given["messages"])
+def deferred(batch: Batch, arguments: dict[str, Any], _: list[Any]) -> None:
+    tasks = deferred_tasks(batch)
+    assert len(tasks) == 2
+    for each in tasks:
+        assert (each.task.task_id, each.task.question) == (arguments["task_id"], arguments["question"])
+        assert same(each.task.payload, arguments["payload"])
+        assert same(each.messages, arguments["messages"])
 
 
-async def fork(group: Any, given: dict[str, Any]) -> None:
+async def fork(group: Any, arguments: dict[str, Any]) -> None:
     trunk = group.start()
     await trunk.turn()
     for _ in range(2):
-        trunk.fork(trunk.position(given["token"]), score=given["score"])
+        trunk.fork(trunk.position(arguments["token"]), score=arguments["score"])
 
 
-SAID = {
+SEGMENT = {
     "tokens": np.array([2, 3, 9], np.int32),
     "logprobs": np.array([-0.5, -0.25, -1.0], np.float32),
     "entropies": np.array([0.5, 0.25, 1.0], np.float32),
@@ -360,7 +365,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 MESSAGE = {"role": "user", "content": "odd"}
 
 _ENTRY_POINTS: dict[str, EntryPoint] = {
-    "engine.Segment": EntryPoint(SAID, segment, words={"top_tokens": "top", "top_logprobs": "top"}),
+    "engine.Segment": EntryPoint(SEGMENT, segment, words={"top_tokens": "top", "top_logprobs": "top"}),
     "env.StepResult": EntryPoint(
         {
             "reward": 0.5,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from odd_forest import grown, numbers, stored, whole
+from odd_forest import grown, integers, numbers, stored
 from odd_inputs import EntryPoint, same
 from odd_rollouts import World
 from tool_agents import endpoint
@@ -47,86 +47,88 @@ def closed(batch: Batch, state: dict[str, Any], arrays: Mapping[str, Any], folde
     return store.batch(0), store
 
 
-def columns(given: dict[str, Any], folder: Path) -> None:
+def columns(arguments: dict[str, Any], folder: Path) -> None:
     batch = grow()
-    draws = np.asarray(given["values"])
-    made = batch.with_columns("draw", **{given["name"]: np.resize(draws, batch.num_draws) if draws.size else draws})
-    again, _ = closed(made, {}, {}, folder)
-    assert same(again.column(given["name"], "draw"), made.column(given["name"], "draw"))
-    assert same(made.column(given["name"], "draw"), np.resize(draws, batch.num_draws).tolist())
+    draws = np.asarray(arguments["values"])
+    changed = batch.with_columns(
+        "draw", **{arguments["name"]: np.resize(draws, batch.num_draws) if draws.size else draws}
+    )
+    again, _ = closed(changed, {}, {}, folder)
+    assert same(again.column(arguments["name"], "draw"), changed.column(arguments["name"], "draw"))
+    assert same(changed.column(arguments["name"], "draw"), np.resize(draws, batch.num_draws).tolist())
 
 
-def recipe_of(given: dict[str, Any], folder: Path) -> None:
+def recipe_of(arguments: dict[str, Any], folder: Path) -> None:
     batch = grow().with_columns("draw", x=np.zeros(grow().num_draws))
-    again, store = closed(batch.with_recipe(given["recipe"], given["options"]), {}, {}, folder)
+    again, store = closed(batch.with_recipe(arguments["recipe"], arguments["options"]), {}, {}, folder)
     assert again.num_draws == batch.num_draws
     files = [path.read_bytes() for path, *_ in store.files("draw_columns")]
-    assert any(given["recipe"].encode() in file for file in files)
+    assert any(arguments["recipe"].encode() in file for file in files)
 
 
-def state_of(given: dict[str, Any], folder: Path) -> None:
-    again, _ = closed(grow().with_state(given["state"]), {}, {}, folder)
-    assert same(again.state, given["state"])
+def state_of(arguments: dict[str, Any], folder: Path) -> None:
+    again, _ = closed(grow().with_state(arguments["state"]), {}, {}, folder)
+    assert same(again.state, arguments["state"])
 
 
-def drawn(given: dict[str, Any], folder: Path) -> None:
+def with_draws(arguments: dict[str, Any], folder: Path) -> None:
     batch = grow()
     ids = np.asarray(batch.trajectories.column("trajectory_id"))[:2]
-    made = batch.with_draws(ids, **given)
-    again, _ = closed(made, {}, {}, folder)
+    extended = batch.with_draws(ids, **arguments)
+    again, _ = closed(extended, {}, {}, folder)
     rows = pl.DataFrame(again.draws).tail(2)
-    assert same(rows["probability"].to_list(), numbers64(given["probability"]))
-    assert rows["reason"].to_list() == [given["reason"]] * 2
-    assert rows["group_id"].to_list() == whole(given["group_ids"])
+    assert same(rows["probability"].to_list(), numbers64(arguments["probability"]))
+    assert rows["reason"].to_list() == [arguments["reason"]] * 2
+    assert rows["group_id"].to_list() == integers(arguments["group_ids"])
 
 
 def numbers64(value: Any) -> Any:
     return [float(each) for each in np.asarray(value, object).reshape(-1).tolist()]
 
 
-def close_iteration(given: dict[str, Any], folder: Path) -> None:
-    state = {"components": given["state"], "metrics": given["metrics"], "checkpoint": given["checkpoint"]}
-    _, store = closed(grow(), state, given["arrays"], folder)
+def close_iteration(arguments: dict[str, Any], folder: Path) -> None:
+    state = {"components": arguments["state"], "metrics": arguments["metrics"], "checkpoint": arguments["checkpoint"]}
+    _, store = closed(grow(), state, arguments["arrays"], folder)
     assert same(store.state, plain(state))
-    assert store.arrays.keys() == given["arrays"].keys()
-    for name, array in given["arrays"].items():
+    assert store.arrays.keys() == arguments["arrays"].keys()
+    for name, array in arguments["arrays"].items():
         assert store.arrays[name].tolist() == array.tolist() or np.isnan(array).any()
-    for name, value in given["metrics"].items():
+    for name, value in arguments["metrics"].items():
         if isinstance(value, float):
             rows = pl.DataFrame(store.metrics).filter(pl.col("name") == name)["value"].to_list()
             assert any(same(row, float(value)) for row in rows), (name, value, rows)
 
 
-def end_iteration(given: dict[str, Any], folder: Path) -> None:
+def end_iteration(arguments: dict[str, Any], folder: Path) -> None:
     world = World()
     with Store.open(folder, sync="never") as store:
         collect = Collector(world, world, recipes.GRPO, store=store, task_pool=2)
         batch = recipes.GRPO.credit(collect(tasks=2, group_size=2))
-        collect.end_iteration(batch, given["metrics"], checkpoint=given["checkpoint"])
+        collect.end_iteration(batch, arguments["metrics"], checkpoint=arguments["checkpoint"])
     with Store.open(folder, sync="never") as store:
-        metrics, kept = plain(given["metrics"]), store.state["metrics"]
-        assert all(same(kept[name], value) for name, value in metrics.items())
-        assert store.state["checkpoint"] == given["checkpoint"]
+        metrics, stored_metrics = plain(arguments["metrics"]), store.state["metrics"]
+        assert all(same(stored_metrics[name], value) for name, value in metrics.items())
+        assert store.state["checkpoint"] == arguments["checkpoint"]
         collect = Collector(world, world, recipes.GRPO, store=store, task_pool=2)
         assert collect(tasks=2, group_size=2).num_draws == 4
 
 
-def log(given: dict[str, Any], folder: Path) -> None:
+def log(arguments: dict[str, Any], folder: Path) -> None:
     with Store.open(folder, sync="never") as store:
-        store.rollout_log(given["iteration"]).append(given["name"], given["payload"])
+        store.rollout_log(arguments["iteration"]).append(arguments["name"], arguments["payload"])
     with Store.open(folder, sync="never") as store:
-        assert store.rollout_log(given["iteration"]).records() == [(given["name"], given["payload"])]
+        assert store.rollout_log(arguments["iteration"]).records() == [(arguments["name"], arguments["payload"])]
 
 
-def appended(given: dict[str, Any], folder: Path) -> None:
+def appended(arguments: dict[str, Any], folder: Path) -> None:
     batch = grow()
     with Store.open(folder, sync="never") as store:
-        store.append(batch, iteration=given["iteration"], partial=given["partial"])
+        store.append(batch, iteration=arguments["iteration"], partial=arguments["partial"])
         store.flush()
     with Store.open(folder, sync="never") as store:
         assert store.verify() == []
-        if not given["partial"]:
-            assert store.batch(given["iteration"]).num_draws == batch.num_draws
+        if not arguments["partial"]:
+            assert store.batch(arguments["iteration"]).num_draws == batch.num_draws
         assert len(store.trajectories) == len(batch.trajectories)
 
 
@@ -136,14 +138,14 @@ def tables() -> dict[str, Any]:
     return {name: recipes.get(name).to_dict() for name in recipes.names()}
 
 
-def from_dict(given: dict[str, Any], folder: Path) -> None:
+def from_dict(arguments: dict[str, Any], folder: Path) -> None:
     del folder
-    for name, table in given.items():
+    for name, table in arguments.items():
         if table is tables()[name] or table == tables()[name]:
             continue
-        made = Recipe.from_dict(table)
-        assert Recipe.from_toml(made.to_toml()) == made or has_nan(made.to_dict())
-        assert same(Recipe.from_dict(json.loads(json.dumps(made.to_dict()))).to_dict(), made.to_dict())
+        recipe = Recipe.from_dict(table)
+        assert Recipe.from_toml(recipe.to_toml()) == recipe or has_nan(recipe.to_dict())
+        assert same(Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))).to_dict(), recipe.to_dict())
 
 
 def has_nan(value: Any) -> bool:
@@ -151,52 +153,52 @@ def has_nan(value: Any) -> bool:
     return (isinstance(value, float) and math.isnan(value)) or any(map(has_nan, entries))
 
 
-def from_toml(given: dict[str, Any], folder: Path) -> None:
-    text = f"# {given['before']}\n{recipes.GRPO.to_toml()}"
-    made = Recipe.from_toml(given["whole"] if given["whole"] != "ok" else text)
+def from_toml(arguments: dict[str, Any], folder: Path) -> None:
+    text = f"# {arguments['before']}\n{recipes.GRPO.to_toml()}"
+    recipe = Recipe.from_toml(arguments["whole"] if arguments["whole"] != "ok" else text)
     path = folder / "recipe.toml"
-    path.write_text(made.to_toml())
-    assert Recipe.from_toml(path) == made
+    path.write_text(recipe.to_toml())
+    assert Recipe.from_toml(path) == recipe
 
 
-def collector(given: dict[str, Any], folder: Path) -> None:
-    world, sampling = World(), {name: given[name] for name in SAMPLING}
-    options = {name: value for name, value in given.items() if name not in SAMPLING}
+def collector(arguments: dict[str, Any], folder: Path) -> None:
+    world, sampling = World(), {name: arguments[name] for name in SAMPLING}
+    options = {name: value for name, value in arguments.items() if name not in SAMPLING}
 
-    def made(store: Store) -> Collector:
+    def new_collector(store: Store) -> Collector:
         return Collector(world, world, recipes.GRPO, store=store, sampling=Sampling(**sampling), **options)
 
     with Store.open(folder, sync="never") as store:
-        batch = made(store)(tasks=2, group_size=2)
+        batch = new_collector(store)(tasks=2, group_size=2)
     with Store.open(folder, sync="never") as store:
-        again = made(store)(tasks=2, group_size=2)
+        again = new_collector(store)(tasks=2, group_size=2)
     assert again.column("token", "token").tolist() == batch.column("token", "token").tolist()
 
 
-def atif(given: dict[str, Any], folder: Path) -> None:
-    batch = from_atif([given])
-    found = stored(batch, folder)
-    actions = found["nodes"].filter(pl.col("kind") == 1)
-    metrics = given["steps"][1]["metrics"]
-    assert actions["tokens"].to_list() == [whole(metrics["completion_token_ids"])]
+def atif(arguments: dict[str, Any], folder: Path) -> None:
+    batch = from_atif([arguments])
+    rows = stored(batch, folder)
+    actions = rows["nodes"].filter(pl.col("kind") == 1)
+    metrics = arguments["steps"][1]["metrics"]
+    assert actions["tokens"].to_list() == [integers(metrics["completion_token_ids"])]
     assert same(actions["logprobs"][0].to_list(), numbers(metrics["logprobs"]))
-    assert found["trajectories"]["task_id"].to_list() == [
-        named if (named := str(given["extra"].get("task", ""))).strip() else given["session_id"]
+    assert rows["trajectories"]["task_id"].to_list() == [
+        task_id if (task_id := str(arguments["extra"].get("task", ""))).strip() else arguments["session_id"]
     ]
-    assert same(found["trajectories"]["reward"][0], np.float32(given["extra"].get("reward", np.nan)))
+    assert same(rows["trajectories"]["reward"][0], np.float32(arguments["extra"].get("reward", np.nan)))
 
 
-def verifiers(given: dict[str, Any], folder: Path) -> None:
-    batch = from_verifiers([given])
-    found = stored(batch, folder)
-    assert found["nodes"]["tokens"].explode().to_list() == [
-        token for node in given["nodes"] for token in whole(node["token_ids"])
+def verifiers(arguments: dict[str, Any], folder: Path) -> None:
+    batch = from_verifiers([arguments])
+    rows = stored(batch, folder)
+    assert rows["nodes"]["tokens"].explode().to_list() == [
+        token for node in arguments["nodes"] for token in integers(node["token_ids"])
     ]
-    score = {"score": math.nan, "weight": 1.0} | given["rewards"].get("right", {})
-    assert same(found["trajectories"]["reward"][0], np.float32(score["score"] * score["weight"]))
+    score = {"score": math.nan, "weight": 1.0} | arguments["rewards"].get("right", {})
+    assert same(rows["trajectories"]["reward"][0], np.float32(score["score"] * score["weight"]))
 
 
-def session(given: dict[str, Any], folder: Path) -> None:
+def session(arguments: dict[str, Any], folder: Path) -> None:
     """Open, use, pay and close a session, commit it, and read the store of a restarted endpoint."""
     import asyncio
 
@@ -204,8 +206,8 @@ def session(given: dict[str, Any], folder: Path) -> None:
 
     with Store.open(folder, sync="never") as store:
         served = endpoint(lambda request: f"answer {request.seed}", store=store)
-        served.open("innocent", task=given["task"], group=given["group"])
-        name = served.open(given["session"], task=given["task"], group=given["group"])["session_id"]
+        served.open("innocent", task=arguments["task"], group=arguments["group"])
+        name = served.open(arguments["session"], task=arguments["task"], group=arguments["group"])["session_id"]
 
         async def talk() -> None:
             async with client(served) as agent:
@@ -214,8 +216,8 @@ def session(given: dict[str, Any], folder: Path) -> None:
                     assert (await agent.post(f"/s/{each}/v1/chat/completions", json=body)).status_code == 200
 
         asyncio.run(talk())
-        served.reward(name, given["paid"], given["turn"])
-        served.close(name, **{key: given[key] for key in ("reward", "success", "status", "info")})
+        served.reward(name, arguments["paid"], arguments["turn"])
+        served.close(name, **{key: arguments[key] for key in ("reward", "success", "status", "info")})
         served.close("innocent", reward=1.0)
     with Store.open(folder, sync="never") as store:
         again = endpoint(lambda request: f"answer {request.seed}", store=store)
@@ -225,12 +227,12 @@ def session(given: dict[str, Any], folder: Path) -> None:
     with Store.open(folder, read_only=True) as store:
         assert store.verify() == []
         rows = pl.DataFrame(store.batch(0).trajectories)
-    assert set(rows["task_id"]) == {given["task"]}
-    mine = rows.row(1, named=True)
-    if given["status"] in ("finished", "truncated"):
-        assert same(mine["reward"], np.float32(given["reward"]))
-        assert mine["success"] == int(given["success"])
-    assert json.loads(to_json(given["info"], "info")).items() <= json.loads(mine["info"]).items()
+    assert set(rows["task_id"]) == {arguments["task"]}
+    row = rows.row(1, named=True)
+    if arguments["status"] in ("finished", "truncated"):
+        assert same(row["reward"], np.float32(arguments["reward"]))
+        assert row["success"] == int(arguments["success"])
+    assert json.loads(to_json(arguments["info"], "info")).items() <= json.loads(row["info"]).items()
 
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": 4, "stop_token_ids": (9,), "top": 0}
@@ -258,7 +260,7 @@ ENTRY_POINTS: dict[str, EntryPoint] = {
     "Batch.with_recipe": EntryPoint({"recipe": "mine", "options": {"a": 1.5}}, recipe_of),
     "Batch.with_state": EntryPoint({"state": {"selection": {"a": [1.5, "x"]}}}, state_of, examples=120),
     "Batch.with_draws": EntryPoint(
-        {"probability": [0.5, 0.25], "group_ids": [0, 0], "reason": "again", "iteration": 0}, drawn
+        {"probability": [0.5, 0.25], "group_ids": [0, 0], "reason": "again", "iteration": 0}, with_draws
     ),
     "Store.close_iteration": EntryPoint(
         {

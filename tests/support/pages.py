@@ -15,9 +15,9 @@ def text_of(page: str) -> str:
 
 def blocks(page: str, language: str = "python") -> list[str]:
     """Return the code blocks of a page in a language."""
-    found = re.findall(rf"^```{language}\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
-    assert found, f"{page} has no block in {language}"
-    return found
+    code_blocks = re.findall(rf"^```{language}\n(.*?)^```", text_of(page), re.DOTALL | re.MULTILINE)
+    assert code_blocks, f"{page} has no block in {language}"
+    return code_blocks
 
 
 def block(page: str, language: str, index: int = 0) -> str:
@@ -32,11 +32,11 @@ def run(
 
     Each text to cut must occur once in the page. `only` is the place of a block that runs by itself.
     """
-    found = blocks(page)
-    code = "\n".join(found if only is None else [found[only]])
+    code_blocks = blocks(page)
+    code = "\n".join(code_blocks if only is None else [code_blocks[only]])
     for long, short in (cuts or {}).items():
         assert code.count(long) == 1, f"{long!r} is not once in the code of {page}"
         code = code.replace(long, short)
-    made: dict[str, Any] = {"__name__": "__main__", **(names or {})}
-    exec(compile(code, f"docs/{page}.md", "exec", dont_inherit=True), made)
-    return made
+    namespace: dict[str, Any] = {"__name__": "__main__", **(names or {})}
+    exec(compile(code, f"docs/{page}.md", "exec", dont_inherit=True), namespace)
+    return namespace

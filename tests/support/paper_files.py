@@ -108,8 +108,8 @@ def _check_fields(where: str, table: Mapping[str, Any], fields: Mapping[str, typ
         raise ValueError(f"{where}: {empty} is empty")
 
 
-def _check_known(where: str, found: Iterable[str], known: Iterable[str]) -> None:
-    if unknown := set(found) - set(known):
+def _check_known(where: str, names: Iterable[str], known: Iterable[str]) -> None:
+    if unknown := set(names) - set(known):
         raise ValueError(f"{where}: {sorted(unknown)} is not one of {sorted(known)}")
 
 
@@ -157,15 +157,15 @@ def _example(entry: dict[str, Any]) -> Example:
             _check_equal(f"{where}: {line!r}", value, evaluate(statement["value"], values))
         values[statement["name"]] = value
     expect = {}
-    for name, written in entry["expect"].items():
-        expect[name] = evaluate(written, values) if isinstance(written, str) else np.array(written, np.float64)
+    for name, expected in entry["expect"].items():
+        expect[name] = evaluate(expected, values) if isinstance(expected, str) else np.array(expected, np.float64)
     if not expect:
         raise ValueError(f"{where}: expect is empty")
     return Example(entry["name"], entry["equations"], set(entry["covers"]), entry["given"], values, expect)
 
 
-def _check_equal(where: str, computed: Value, written: Value) -> None:
-    if np.shape(computed) != np.shape(written) or not np.allclose(
-        computed, written, rtol=1e-4, atol=2e-6, equal_nan=True
+def _check_equal(where: str, computed: Value, expected: Value) -> None:
+    if np.shape(computed) != np.shape(expected) or not np.allclose(
+        computed, expected, rtol=1e-4, atol=2e-6, equal_nan=True
     ):
         raise ValueError(f"{where}: the expression is {np.asarray(computed).tolist()}")

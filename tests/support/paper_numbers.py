@@ -60,9 +60,9 @@ class PaperExamples:
     def check(self, name: str) -> None:
         """Compare what the recipe computes with what the paper file expects."""
         example = self._examples[name]
-        found = self._adapters[name](example)
-        assert found
-        for key, value in found.items():
+        result = self._adapters[name](example)
+        assert result
+        for key, value in result.items():
             np.testing.assert_allclose(
                 np.ravel(value), np.ravel(example.expect[key]), rtol=1e-5, atol=1e-6, err_msg=key
             )

@@ -17,15 +17,15 @@ def pool(size: int, domains: tuple[str, ...] = ("sums",)) -> Pool:
     return Pool([("world", Task(str(row), "?", domains[row % len(domains)], None)) for row in range(size)])
 
 
-def wanted(
+def selection_request(
     groups: int, *, iteration: int = 0, number: int = 0, taken: Any = (), group_size: int = 8
 ) -> SelectionRequest:
     return SelectionRequest(groups, group_size, number, np.array(taken, np.int64), iteration)
 
 
-def candidates(rows: list[int], known: list[int], iteration: int = 0, of: Pool | None = None) -> Candidates:
+def candidates(rows: list[int], tracked: list[int], iteration: int = 0, of: Pool | None = None) -> Candidates:
     """Return tasks by the rows of a tracker, in their order."""
-    places = [known.index(row) if row in known else -1 for row in rows]
+    places = [tracked.index(row) if row in tracked else -1 for row in rows]
     return Candidates(of or pool(100), np.array(rows, np.int64), np.array(places, np.int64), iteration)
 
 
@@ -33,7 +33,7 @@ class Story:
     """The visits of several iterations; the known rows grow as in a run."""
 
     def __init__(self) -> None:
-        self.known: list[int] = []
+        self.tracked: list[int] = []
 
     def visits(
         self,
@@ -46,7 +46,7 @@ class Story:
     ) -> TaskOutcomes:
         """Return an iteration in which the tasks of some rows had these successes (and rewards; else the same)."""
         rows = sorted(outcomes)
-        self.known += [row for row in rows if row not in self.known]
+        self.tracked += [row for row in rows if row not in self.tracked]
         solved = [value for row in rows for value in outcomes[row]]
         paid = [value for row in rows for value in (rewards or outcomes)[row]]
         offsets = np.cumsum([0, *(len(outcomes[row]) for row in rows)])
@@ -58,10 +58,10 @@ class Story:
             np.array(solved, np.float64),
             np.full(len(solved), survey),
             np.array(arms, np.int32),
-            np.array([self.known.index(row) for row in rows], np.int64),
-            len(self.known),
+            np.array([self.tracked.index(row) for row in rows], np.int64),
+            len(self.tracked),
             iteration,
         )
 
     def candidates(self, rows: list[int], iteration: int) -> Candidates:
-        return candidates(rows, self.known, iteration)
+        return candidates(rows, self.tracked, iteration)

@@ -26,7 +26,7 @@ def call(name="weather", identity="c1", **arguments):
     return {"id": identity, "type": "function", "function": function}
 
 
-def says(content="", *calls, **more):
+def assistant(content="", *calls, **more):
     return {"role": "assistant", "content": content, **({"tool_calls": list(calls)} if calls else {}), **more}
 
 
@@ -42,7 +42,7 @@ def trained(chats, tokenizer):
     return texts[True], texts[False]
 
 
-def written(template, answers):
+def written_texts(template, answers):
     """Model outputs for answers, by template, transcribed by hand."""
     writes = of_family(template, WRITES)
     return [
@@ -62,8 +62,11 @@ def written(template, answers):
 
 def _with_text(call):
     function = call["function"]
-    given = function["arguments"]
-    return {**call, "function": {**function, "arguments": given if isinstance(given, str) else json.dumps(given)}}
+    arguments = function["arguments"]
+    return {
+        **call,
+        "function": {**function, "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments)},
+    }
 
 
 def check_trained(path, answers, others=(), templates=TEMPLATES, **options):
@@ -71,5 +74,7 @@ def check_trained(path, answers, others=(), templates=TEMPLATES, **options):
     chats = list(read(path, **options))
     for template in templates:
         tokenizer = gallery_tokenizer(template)
-        assert trained(chats, tokenizer) == (written(template, answers), written(template, others)), template
+        assert trained(chats, tokenizer) == (written_texts(template, answers), written_texts(template, others)), (
+            template
+        )
     return chats

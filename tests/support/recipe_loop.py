@@ -22,7 +22,7 @@ import torch
 from any_world import AGENTS, AnyWorld, Speaker
 from hand_made import tiny_model
 from riddles import TOKENIZER, Stopping
-from sampled import Heard
+from sampled import RecordingEngine
 from torch import nn
 
 import agentrl_core as arl
@@ -72,7 +72,7 @@ HEADS = {"hyper_pp": 8, "safe": 2}
 @functools.cache
 def model(seed: int) -> nn.Module:
     """Return a model of one layer with a value head, one for each seed."""
-    made = tiny_model(
+    network = tiny_model(
         "llama",
         torch.float32,
         seed=seed,
@@ -84,8 +84,8 @@ def model(seed: int) -> nn.Module:
         num_attention_heads=2,
         num_key_value_heads=1,
     )
-    made.value_head = nn.Linear(WIDTH, 1)
-    return made.eval()
+    network.value_head = nn.Linear(WIDTH, 1)
+    return network.eval()
 
 
 def small(name: str) -> Recipe:
@@ -131,7 +131,7 @@ class Loop:
     batches: list[arl.Batch] = field(default_factory=list)
     changed: set[str] = field(default_factory=set)
     cut: BatchPolicy = BatchPolicy()  # noqa: RUF009 - frozen
-    heard: Heard = field(default_factory=lambda: Heard(None))
+    recorder: RecordingEngine = field(default_factory=lambda: RecordingEngine(None))
 
     def __post_init__(self) -> None:
         self.models = {name: copy.deepcopy(model(place)) for place, name in enumerate(names(self.recipe))}
@@ -151,11 +151,11 @@ class Loop:
         self, store: arl.Store, *, stops: int | None = None, stopping: type[Stopping] = Stopping
     ) -> arl.Collector:
         """Return a collector on the store; its engine fails after `stops` segments."""
-        says = self.speaker()
-        says.update_weights(self.models["policy"], version=store.iteration)
-        says = self.heard.beside(says) if stops is None else stopping(says, stops, set())
+        speaker = self.speaker()
+        speaker.update_weights(self.models["policy"], version=store.iteration)
+        speaker = self.recorder.beside(speaker) if stops is None else stopping(speaker, stops, set())
         return arl.Collector(
-            dict.fromkeys(AGENTS if _speaks_to_others(self.recipe) else ("policy",), says),
+            dict.fromkeys(AGENTS if _speaks_to_others(self.recipe) else ("policy",), speaker),
             self.world,
             self.recipe,
             store=store,
@@ -203,9 +203,14 @@ class Loop:
 
     def prepared(self, batch: arl.Batch, stage: str) -> arl.Batch:
         """Return the batch in the form of a stage with data of its own: with targets and preferences."""
-        given = {"return": np.linspace(0.0, 1.0, batch.num_draws), "advantage": np.resize([1.0, -1.0], batch.num_draws)}
+        stage_columns = {
+            "return": np.linspace(0.0, 1.0, batch.num_draws),
+            "advantage": np.resize([1.0, -1.0], batch.num_draws),
+        }
         needed = {column.name for training in self.recipe.losses(stage) for column in training.needs}
-        columns = {name: values for name, values in given.items() if name in needed and not batch.has(name, "token")}
+        columns = {
+            name: values for name, values in stage_columns.items() if name in needed and not batch.has(name, "token")
+        }
         return batch.with_columns("draw", **columns) if columns else batch
 
     def reader(self, name: str) -> nn.Module:
@@ -230,7 +235,7 @@ class Loop:
 
     def annotated(self, batch: arl.Batch) -> arl.Batch:
         """Return the batch with the columns that only models can make, and with the recipe's token annotations."""
-        for column in _asked(self.recipe):
+        for column in _requested_columns(self.recipe):
             if batch.has(column.name, column.level):
                 continue
             if column.name == "gradient_norm":
@@ -249,23 +254,23 @@ class Loop:
                 probe = Probe(np.full((batch.num_draws, 3), 5), start=1)
                 batch = arl.annotate(batch, column.name, self.reader(column.model), probe=probe, max_tokens=TOKENS)
             elif column.model in self.models and _is_answer(name):
-                asked = {each.name for each in self.recipe.model_columns}
-                top_k = 8 if f"{name.removesuffix('logprob')}top_ids" in asked else None
+                requested = {each.name for each in self.recipe.model_columns}
+                top_k = 8 if f"{name.removesuffix('logprob')}top_ids" in requested else None
                 batch = arl.annotate(batch, name, self.reader(column.model), max_tokens=TOKENS, top_k=top_k)
             else:
                 batch = arl.annotate(batch, column.name, lambda pack: (pack.target % 3).float(), max_tokens=TOKENS)
         return batch
 
 
-def _asked(recipe: Recipe) -> Iterator[Column]:
+def _requested_columns(recipe: Recipe) -> Iterator[Column]:
     yield from recipe.model_columns
-    made = {"score", "advantage", "return", "weight", "keep"}
+    produced = {"score", "advantage", "return", "weight", "keep"}
     for phase in PHASES:
         for link in recipe.chain(phase):
             for column in link.needs:
-                if column.level == "token" and not (column.model or column.is_fact or column.name in made):
+                if column.level == "token" and not (column.model or column.is_fact or column.name in produced):
                     yield column
-            made |= {column.name for column in link.makes}
+            produced |= {column.name for column in link.makes}
 
 
 def _is_answer(name: str) -> bool:

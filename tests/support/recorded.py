@@ -21,21 +21,23 @@ def record(run: Path, world: object) -> None:
     answers = {task.question: task.payload.entry["answer"] for task in world.tasks(64)}
     chat = engine.Chat(tokenizer)
     prompts = {tuple(chat.prompt(question).tolist()): answer for question, answer in answers.items()}
-    told = 0
+    num_replies = 0
 
     def reply(tokens):
         """An episode that starts with a tool call, sometimes wrong, and ends with an answer, sometimes wrong."""
-        nonlocal told
-        told += 1
-        chance = hashlib.sha256(bytes(str(told), "ascii")).digest()[0]
+        nonlocal num_replies
+        num_replies += 1
+        chance = hashlib.sha256(bytes(str(num_replies), "ascii")).digest()[0]
         answer = prompts.get(tuple(tokens.tolist()))
         if answer is not None:
             text = "<call>6*7</call>" if chance < 200 else "<call>6**</call>"
         else:
-            solved = next(known for prompt, known in prompts.items() if tuple(tokens[: len(prompt)].tolist()) == prompt)
+            solved = next(
+                solution for prompt, solution in prompts.items() if tuple(tokens[: len(prompt)].tolist()) == prompt
+            )
             text = f"<answer>{solved if chance < 128 else 0}</answer>"
         count = len(chat.action(text))
-        rng = np.random.default_rng(told)
+        rng = np.random.default_rng(num_replies)
         return ScriptedReply(text, logprobs=(-rng.random(count)).tolist(), entropies=rng.random(count).tolist())
 
     generate = engine.Scripted(tokenizer, reply)

@@ -21,14 +21,14 @@ def digits(content: Any) -> list[int]:
     return [int(letter) for text in texts for letter in text if letter.isdigit()]
 
 
-class Says:
-    """An engine that samples numbers, given or random; `seen` holds its contexts."""
+class NumberEngine:
+    """An engine that samples numbers, given or random; `contexts` holds those of its requests."""
 
     vocabulary_size, entropy_estimator, policy_version = 10, "exact", 0
 
     def __init__(self, *numbers: int) -> None:
         self.numbers = numbers
-        self.seen: list[list[int]] = []
+        self.contexts: list[list[int]] = []
         self.chat = SimpleNamespace(
             prompt=lambda content: np.array([1, *digits(content)], np.int32),
             observation=lambda content: np.array([1, *digits(content)], np.int32),
@@ -39,7 +39,7 @@ class Says:
         )
 
     async def generate(self, request: Request) -> Segment:
-        self.seen.append(request.tokens.tolist())
+        self.contexts.append(request.tokens.tolist())
         rng = np.random.default_rng(request.seed)
         numbers = self.numbers or rng.integers(1, 8, 2).tolist()
         logprobs = -rng.random(len(numbers) + 1, np.float32)
@@ -72,8 +72,8 @@ class Game:
         if len(self.log) == self.fails_at:
             raise RuntimeError("the lights went out")
         if "referee" not in actions:
-            heard = f"{actions['one']} and {actions['two']}"
-            return {"one": StepResult(reward=0.25), "two": StepResult(), "referee": StepResult(heard)}
+            observation = f"{actions['one']} and {actions['two']}"
+            return {"one": StepResult(reward=0.25), "two": StepResult(), "referee": StepResult(observation)}
         if self.turn_of():
             return {name: StepResult(actions["referee"]) for name in ("one", "two")} | {"referee": StepResult()}
         last = self.log[-2]

@@ -62,15 +62,15 @@ class Weak(Selector):
         return {"visits": np.zeros(32, np.int64), "sums": np.zeros(32), "surveyed": 0}
 
     def choose(self, pool: Pool, state: State, wanted: SelectionRequest, key: int) -> Selection:
-        drawn = _core.rng.uniform(np.uint64(key) + np.arange(len(pool), dtype=np.uint64), 0)
-        means = state["sums"] / np.maximum(state["visits"], 1) + 0.1 * drawn
+        uniforms = _core.rng.uniform(np.uint64(key) + np.arange(len(pool), dtype=np.uint64), 0)
+        means = state["sums"] / np.maximum(state["visits"], 1) + 0.1 * uniforms
         means[wanted.taken] = np.inf
         rows = np.argsort(means, kind="stable")[: wanted.groups + 1]
         purpose = np.zeros(len(rows), np.uint8)
         purpose[0] = 1
         chosen = Selection.of(rows, wanted.group_size)
         counts = chosen.counts + np.arange(len(rows), dtype=np.int32) % 2 + wanted.round
-        return replace(chosen, counts=counts, purpose=purpose, probabilities=drawn[rows])
+        return replace(chosen, counts=counts, purpose=purpose, probabilities=uniforms[rows])
 
     def next(self, state: State, closed: IterationRecord) -> State:
         assert closed.pool is not None

@@ -39,7 +39,7 @@ def answer(task: Task, seed: int, actions: list[str]) -> StepResult:
     return StepResult(reward=float(seed % 5), terminated=True, success=seed % 5 == 0)
 
 
-class Known(SmallWorld):
+class ReportingWorld(SmallWorld):
     """An engine that reports a request whose response a rollout log already holds."""
 
     def __init__(self, folder: Path) -> None:
@@ -78,7 +78,7 @@ class Known(SmallWorld):
             file.write(f"{line}\n")
 
 
-WORLDS: list[Known] = []
+WORLDS: list[ReportingWorld] = []
 """The one environment of the process, which the program uses."""
 
 
@@ -108,7 +108,7 @@ class Search(rollout.Rollout):
 
 
 def collector(folder: Path, store: Store) -> Collector:
-    world = Known(folder)
+    world = ReportingWorld(folder)
     world.learn(store)
     WORLDS[:] = [world]
     recipe = recipes.GRPO.replace(name="search", rollout=Search(), admit=DynamicSampling())

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 import torch
 from hand_made import tiny_model
-from sampled import Heard, check_sampled
+from sampled import RecordingEngine, check_sampled
 from templates import TEMPLATES, bytes_tokenizer
 
 import agentrl_core as arl
@@ -42,10 +42,10 @@ class Riddle:
 
     def __init__(self, task: Task) -> None:
         self.observation = task.question
-        self.said: list[str] = []
+        self.actions: list[str] = []
 
     def step(self, action: str) -> StepResult:
-        self.said.append(action)
+        self.actions.append(action)
         if "<answer>" in action:
             right = RIGHT in action
             return StepResult(reward=float(right), terminated=True, success=right)
@@ -54,7 +54,7 @@ class Riddle:
         return StepResult("go on", flags=StepFlag.TOOL_RESULT)
 
     def state_key(self) -> bytes:
-        return repr(self.said).encode()
+        return repr(self.actions).encode()
 
 
 class Riddles:
@@ -97,24 +97,24 @@ def script(speaker: Speaker) -> engine.Scripted:
     """Return an engine that samples the text that a function returns for the context, with a log-prob per token."""
 
     def reply(request: Request) -> ScriptedReply:
-        said = speaker(TOKENIZER.decode(request.tokens), request)
-        if isinstance(said, ScriptedReply):
-            return said
-        count = len(says.chat.action(said))
+        answer = speaker(TOKENIZER.decode(request.tokens), request)
+        if isinstance(answer, ScriptedReply):
+            return answer
+        count = len(scripted.chat.action(answer))
         numbers = [((request.seed >> 8) % 97 + place) % 13 / 8 for place in range(count)]
-        return ScriptedReply(said, [-number for number in numbers], numbers)
+        return ScriptedReply(answer, [-number for number in numbers], numbers)
 
-    says = engine.Scripted(TOKENIZER, reply)
-    return says
+    scripted = engine.Scripted(TOKENIZER, reply)
+    return scripted
 
 
 def in_turn(*answers: str) -> Speaker:
     """Return a speaker that gives these texts in the order of requests; the last one repeats."""
-    left = list(answers)
+    remaining = list(answers)
 
     def speak(context: str, request: Request) -> str:
         del context, request
-        return left.pop(0) if len(left) > 1 else left[0]
+        return remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
     return speak
 
@@ -139,7 +139,7 @@ class Row:
         return [part.split("<|im_end|>", 1)[0] for part in parts]
 
 
-def told(batch: arl.Batch) -> list[Row]:
+def rows_of(batch: arl.Batch) -> list[Row]:
     """Return the trajectories of a batch, in order, each with the text of its path and that of its trained tokens."""
     nodes = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).iter_rows(named=True)}
     draws = pl.DataFrame(batch.draws)["trajectory_id"].to_list()
@@ -171,7 +171,7 @@ class Run:
 
     batch: arl.Batch
     rows: list[Row]
-    asked: int
+    num_requests: int
     sampled: int
 
     @property
@@ -193,30 +193,30 @@ def solve(
 ) -> Run:
     """Run a program, or that of a recipe with its reward, on riddles; check that exactly the samples are trained."""
     recipe = program if isinstance(program, Recipe) else recipes.GRPO.replace(rollout=program)
-    heard = Heard(script(speaker))
-    collect = arl.Collector(heard, Riddles() if world is None else world, recipe, task_pool=64, **options)
+    recorder = RecordingEngine(script(speaker))
+    collect = arl.Collector(recorder, Riddles() if world is None else world, recipe, task_pool=64, **options)
     batch = collect(tasks=tasks, group_size=group_size)
-    return Run(batch, told(batch), len(heard.said), check_sampled(batch, heard))
+    return Run(batch, rows_of(batch), len(recorder.exchanges), check_sampled(batch, recorder))
 
 
 class Stopping:
     """An engine that fails after a number of segments."""
 
-    def __init__(self, inner: Any, after: int, known: set[int]) -> None:
+    def __init__(self, inner: Any, after: int, recorded: set[int]) -> None:
         self._inner = inner
-        self._left = after
-        self._known = known
+        self._remaining = after
+        self._recorded = recorded
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     async def generate(self, request: Request) -> Segment:
-        assert request.seed not in self._known, "what was recorded is not asked for again"
-        self._left -= 1
-        if self._left < 0:
+        assert request.seed not in self._recorded, "what was recorded is not asked for again"
+        self._remaining -= 1
+        if self._remaining < 0:
             raise KeyboardInterrupt
         segment: Segment = await self._inner.generate(request)
-        self._known.add(request.seed)
+        self._recorded.add(request.seed)
         return segment
 
 
@@ -229,16 +229,16 @@ def check_resumes(program: Rollout | Recipe, speaker: Speaker, *, every: int = 3
     size = {"tasks": options.pop("tasks", 2), "group_size": options.pop("group_size", 4)}
     world = options.pop("world", None) or Riddles()
 
-    def whole() -> arl.Batch:
+    def uninterrupted() -> arl.Batch:
         return arl.Collector(script(speaker), world, recipe, task_pool=64, seed=7, **options)(**size)
 
-    expected = whole()
-    known: set[int] = set()
+    expected = uninterrupted()
+    recorded: set[int] = set()
     stops = 0
     with tempfile.TemporaryDirectory() as name:
         while True:
             with arl.Store.open(Path(name) / "run", sync="never") as store:
-                engine_ = Stopping(script(speaker), every, known)
+                engine_ = Stopping(script(speaker), every, recorded)
                 collect = arl.Collector(engine_, world, recipe, store=store, task_pool=64, seed=7, **options)
                 try:
                     batch = collect(**size)
@@ -246,7 +246,7 @@ def check_resumes(program: Rollout | Recipe, speaker: Speaker, *, every: int = 3
                     stops += 1
                     continue
             break
-    for again in (whole(), batch):
+    for again in (uninterrupted(), batch):
         for table in TABLES:
             one, other = (
                 pl.DataFrame(getattr(each, table)).drop("created_us", strict=False) for each in (expected, again)
@@ -270,8 +270,8 @@ def step(recipe: Recipe, batch: arl.Batch) -> int:
     ):
         batch = arl.annotate(batch, name, policy, max_tokens=65536)
     if batch.has("recomputed_logprob", "token"):  # as if the speaker was the policy, so that no ratio is far from 1
-        sampled, found = (batch.column(name, "token") for name in ("behaviour_logprob", "recomputed_logprob"))
-        batch = batch.with_columns("token", recomputed_logprob=np.where(np.isnan(sampled), found, sampled))
+        sampled, recomputed = (batch.column(name, "token") for name in ("behaviour_logprob", "recomputed_logprob"))
+        batch = batch.with_columns("token", recomputed_logprob=np.where(np.isnan(sampled), recomputed, sampled))
     updates = recipe.updates(recipe.credit(batch))
     for update in updates:
         for pack in update.pack(max_tokens=65536):

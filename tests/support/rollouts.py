@@ -95,14 +95,14 @@ def plain(batch: Batch) -> list[Draw]:
     trained, logprobs = batch.column("trainable", "token"), batch.column("behaviour_logprob", "token")
     out = []
     for draw in range(batch.num_draws):
-        made = Draw(draw, int(groups[draw]), float(scores[draw]))
+        copied = Draw(draw, int(groups[draw]), float(scores[draw]))
         for step in range(steps[draw], steps[draw + 1]):
             physical = int(origins[step]), int(numbers[step])
             own = physical[0] == owners[draw]
-            made.steps.append(Step(step, float(rewards[step]), int(states[step]), physical, own))
+            copied.steps.append(Step(step, float(rewards[step]), int(states[step]), physical, own))
             for token in range(tokens[step], tokens[step + 1]):
-                made.steps[-1].tokens.append(Token(bool(trained[token]), float(logprobs[token]), token))
-        out.append(made)
+                copied.steps[-1].tokens.append(Token(bool(trained[token]), float(logprobs[token]), token))
+        out.append(copied)
     return out
 
 
@@ -195,9 +195,9 @@ def counted(batch: Batch) -> list[bool]:
 def means(batch: Batch, name: str, level: str) -> list[float | None]:
     """Return the mean of a token column over the trained tokens of each valid step or draw; None if it has none."""
     values = batch.column(name, "token").astype(float)
-    found: list[float | None] = []
+    result: list[float | None] = []
     for draw in plain(batch):
         for part in [draw] if level == "draw" else draw.steps:
             rows = [token.row for token in part.tokens if token.trained and draw.valid]
-            found.append(float(np.mean(values[rows])) if rows else None)
-    return found
+            result.append(float(np.mean(values[rows])) if rows else None)
+    return result

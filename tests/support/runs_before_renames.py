@@ -55,13 +55,13 @@ TABLES = {
 class Killed(SmallWorld):
     """An environment and engine that ends its process at one of its requests."""
 
-    left = -1
+    remaining = -1
 
     async def generate(self, request: engine.Request) -> engine.Segment:
         """Return a segment by the request's seed."""
-        if self.left == 0:
+        if self.remaining == 0:
             os._exit(9)
-        self.left -= 1
+        self.remaining -= 1
         return await super().generate(request)
 
 
@@ -128,7 +128,7 @@ def searched(store: arl.Store, iterations: int, killed: int = -1) -> None:
     """Continue `search`, and end the process in the last iteration."""
     collect, world = searching(store)
     for iteration in range(collect.iteration, iterations):
-        world.left = killed if iteration == iterations - 1 else -1
+        world.remaining = killed if iteration == iterations - 1 else -1
         batch = collect(tasks=3, group_size=4)
         rng = np.random.default_rng(iteration)
         batch = batch.with_columns("node_token", reference_logprob=-rng.random(batch.offsets("node_token")[-1]))
@@ -155,9 +155,9 @@ def imitating(store: arl.Store) -> arl.Collector:
 
     def reply(tokens: Any) -> ScriptedReply:
         rng = np.random.default_rng(next(count))
-        [known] = [answer for prompt, answer in answers.items() if tuple(tokens[: len(prompt)].tolist()) == prompt]
+        [solution] = [answer for prompt, answer in answers.items() if tuple(tokens[: len(prompt)].tolist()) == prompt]
         is_first = tuple(tokens.tolist()) in answers
-        text = "<call>6*7</call>" if is_first else f"<answer>{known if rng.random() < 0.5 else 0}</answer>"
+        text = "<call>6*7</call>" if is_first else f"<answer>{solution if rng.random() < 0.5 else 0}</answer>"
         length = len(chat.action(text))
         return ScriptedReply(text, logprobs=(-rng.random(length)).tolist(), entropies=rng.random(length).tolist())
 
@@ -177,15 +177,15 @@ def imitated(store: arl.Store, iterations: int, *, closed: bool) -> None:
 
 def outcome(store: arl.Store, iteration: int) -> dict[str, Any]:
     """Return the rows of an iteration, and its final state."""
-    found = pl.DataFrame(store.trajectories).filter(iteration=iteration)
-    groups = set(found["group_id"].to_list())
+    trajectories = pl.DataFrame(store.trajectories).filter(iteration=iteration)
+    groups = set(trajectories["group_id"].to_list())
     rows = {}
     for name, columns in TABLES.items():
         table = pl.DataFrame(getattr(store, name))
         if name == "nodes":
             table = table.filter(pl.col("group_id").is_in(list(groups)))
         elif name == "steps":
-            table = table.filter(pl.col("trajectory_id").is_in(found["trajectory_id"].implode()))
+            table = table.filter(pl.col("trajectory_id").is_in(trajectories["trajectory_id"].implode()))
         else:
             table = table.filter(iteration=iteration)
         rows[name] = json.loads(table.select(columns).write_json())
@@ -199,9 +199,9 @@ def write(folder: Path) -> None:
         "search": (lambda store: searched(store, 4, KILLED), lambda store: searched(store, 4), 3),
         "arpo": (lambda store: imitated(store, 3, closed=False), lambda store: imitated(store, 3, closed=True), 2),
     }
-    for name, (cut, whole, last) in runs.items():
+    for name, (cut, uninterrupted, last) in runs.items():
         with arl.Store.open(folder / f"{name}-whole") as store:
-            whole(store)
+            uninterrupted(store)
             expected[name] = {"iteration": last, **outcome(store, last)}
         child = os.fork()
         if not child:

@@ -13,36 +13,36 @@ from agentrl_core.engine import Request, Segment
 ACTION = 1
 
 
-class Heard:
+class RecordingEngine:
     """An engine that records requests and responses, by the seed of the request."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
-        self.said: dict[int, tuple[Request, Segment]] = {}
+        self.exchanges: dict[int, tuple[Request, Segment]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def beside(self, engine: Any) -> Heard:
+    def beside(self, engine: Any) -> RecordingEngine:
         """Record another engine's responses together with those of this one."""
-        other = Heard(engine)
-        other.said = self.said
+        other = RecordingEngine(engine)
+        other.exchanges = self.exchanges
         return other
 
     async def generate(self, request: Request) -> Segment:
         segment = await self._engine.generate(request)
-        assert request.seed not in self.said, "no segment is sampled twice, and none has the seed of another"
-        self.said[request.seed] = request, segment
+        assert request.seed not in self.exchanges, "no segment is sampled twice, and none has the seed of another"
+        self.exchanges[request.seed] = request, segment
         return segment
 
 
-def check_sampled(batch: arl.Batch, *engines: Heard) -> int:
+def check_sampled(batch: arl.Batch, *engines: RecordingEngine) -> int:
     """Assert that rows, masks and log-probs are exactly the sampled ones; return the number of trained tokens.
 
     Each sampled node holds the tokens and log-probs of one segment, after the tokens of its request. A trained token
     has the log-prob that it was sampled with, or none if it was not sampled in its place.
     """
-    said = {seed: heard for engine in engines for seed, heard in engine.said.items()}
+    exchanges = {seed: exchange for engine in engines for seed, exchange in engine.exchanges.items()}
     nodes = pl.DataFrame(batch.nodes)
     rows = {row["node_id"]: row for row in nodes.iter_rows(named=True)}
     logprobs: list[float] = []
@@ -54,7 +54,7 @@ def check_sampled(batch: arl.Batch, *engines: Heard) -> int:
             logprobs += [np.nan] * count
             sampled += [False] * count
             continue
-        request, segment = said[row["seed"]]
+        request, segment = exchanges[row["seed"]]
         assert row["tokens"] == segment.tokens.tolist()
         np.testing.assert_array_equal(np.array(row["logprobs"], np.float32), segment.logprobs)
         assert row["trainable"] is None or set(row["trainable"]) == {1}, (
@@ -65,8 +65,8 @@ def check_sampled(batch: arl.Batch, *engines: Heard) -> int:
         sampled += [True] * count
     stored = batch.column("node_token", "token")
     trained = batch.column("trainable", "token").astype(bool)
-    found = batch.column("behaviour_logprob", "token") if any(sampled) else np.full(len(stored), np.nan)
-    np.testing.assert_array_equal(found, np.array(logprobs, np.float32)[stored])
+    behaviour = batch.column("behaviour_logprob", "token") if any(sampled) else np.full(len(stored), np.nan)
+    np.testing.assert_array_equal(behaviour, np.array(logprobs, np.float32)[stored])
     masked = nodes.filter((pl.col("kind") == ACTION) & pl.col("trainable").is_not_null())
     assert all(seed is None for seed in masked["seed"])
     return int((trained & np.array(sampled, np.bool_)[stored]).sum())

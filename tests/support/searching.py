@@ -37,12 +37,12 @@ LINE: dict[str, dict[int, str | float]] = {
 }
 
 
-def words(said: tuple[int, ...]) -> list[tuple[int, float]]:
+def words(prefix: tuple[int, ...]) -> list[tuple[int, float]]:
     """Return thirty tokens; every seventh has alternatives that are nearly as likely."""
-    if len(said) >= 30:
+    if len(prefix) >= 30:
         return [(9, 1.0)]
-    near = len(said) % 7 == 0
-    return [(3, 0.4), (4, 0.35), (5, 0.25)] if near else [(6 + len(said) % 3, 0.9), (3, 0.1)]
+    near = len(prefix) % 7 == 0
+    return [(3, 0.4), (4, 0.35), (5, 0.25)] if near else [(6 + len(prefix) % 3, 0.9), (3, 0.1)]
 
 
 def programs(folder: Path) -> dict[str, rollout.Rollout]:
@@ -66,14 +66,14 @@ class Dying:
     """An engine that ends its process at a request, and delays some answers."""
 
     def __init__(self, engine: Any, at: int) -> None:
-        self._engine, self._left = engine, at
+        self._engine, self._remaining = engine, at
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
     async def generate(self, request: Request) -> Segment:
-        self._left -= 1
-        if self._left == 0:
+        self._remaining -= 1
+        if self._remaining == 0:
             os._exit(DIED)
         segment: Segment = await self._engine.generate(request)
         return segment

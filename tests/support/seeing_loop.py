@@ -34,13 +34,13 @@ def folder() -> str:
 @functools.cache
 def seeing_model(seed: int) -> Any:
     """Return a vision-language model with a value head, one for each seed."""
-    made = build("smolvlm", seed)[0]
-    made.name_or_path = folder()
-    made.value_head = nn.Linear(made.config.text_config.hidden_size, 1)
-    return made
+    network = build("smolvlm", seed)[0]
+    network.name_or_path = folder()
+    network.value_head = nn.Linear(network.config.text_config.hidden_size, 1)
+    return network
 
 
-def shown(text: Any, number: int, role: str = "user") -> Any:
+def with_image(text: Any, number: int, role: str = "user") -> Any:
     """Return a text with an image."""
     return {"role": role, "content": [screenshot(number, 32, 32), str(text)]}
 
@@ -49,7 +49,7 @@ class SeeingEpisode:
     """An episode of one player, who sees an image before each action."""
 
     def __init__(self, episode: AnyEpisode, number: int) -> None:
-        self.observation = shown(episode.observation, number)
+        self.observation = with_image(episode.observation, number)
         self._episode, self._number = episode, number
 
     def step(self, action: str) -> StepResult:
@@ -57,7 +57,7 @@ class SeeingEpisode:
         result = self._episode.step(action)
         if result.observation is None:
             return result
-        return replace(result, observation=shown(result.observation, self._number))
+        return replace(result, observation=with_image(result.observation, self._number))
 
     def state_key(self) -> bytes:
         return self._episode.state_key()
@@ -68,7 +68,8 @@ class SeeingGame:
 
     def __init__(self, game: AnyGame, number: int) -> None:
         self.observations = {
-            player: shown(text, number + (place == 0)) for place, (player, text) in enumerate(game.observations.items())
+            player: with_image(text, number + (place == 0))
+            for place, (player, text) in enumerate(game.observations.items())
         }
         self.turn_of, self.step, self.state_key = game.turn_of, game.step, game.state_key
 

@@ -89,7 +89,7 @@ def node_paths(batch: arl.Batch) -> Iterator[list[dict[str, Any]]]:
 
 def rows_of(batch: arl.Batch) -> list[Row]:
     """Return the draws of a batch; no node is cut."""
-    found = []
+    rows = []
     for path in node_paths(batch):
         row = Row([], [], [])
         for node in path:
@@ -97,24 +97,24 @@ def rows_of(batch: arl.Batch) -> list[Row]:
                 row.actions.extend(range(len(row.tokens), len(row.tokens) + len(node["tokens"])))
             row.tokens.extend(node["tokens"])
             row.images.extend(map(batch.blob, node["blobs"] or []))
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def plain_logits(model: Any, processor: Any, tokens: list[int], contents: list[bytes]) -> Tensor:
     """Return logits `[L, V]` of one row: all its pixels go into the model's ordinary forward. Placeholders get -inf."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     ids, token = torch.tensor([tokens]), inner.config.image_token_id
-    given: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     if contents:
         pictures = [Picture.open(io.BytesIO(content)).convert("RGB") for content in contents]
         text = [getattr(processor, "boi_token", None) or processor.image_token] * len(pictures)
         each = [[picture] for picture in pictures]
-        made = processor(text=text, images=each, return_tensors="pt", padding=True, add_special_tokens=False)
-        given = {name: value for name, value in made.items() if isinstance(value, Tensor) and name not in OF_TEXT}
-        for name in set(made) & {"token_type_ids", "mm_token_type_ids"}:
-            given[name] = (ids == token).to(torch.int64)
-    logits: Tensor = model(input_ids=ids, **given).logits[0]
+        processed = processor(text=text, images=each, return_tensors="pt", padding=True, add_special_tokens=False)
+        inputs = {name: value for name, value in processed.items() if isinstance(value, Tensor) and name not in OF_TEXT}
+        for name in set(processed) & {"token_type_ids", "mm_token_type_ids"}:
+            inputs[name] = (ids == token).to(torch.int64)
+    logits: Tensor = model(input_ids=ids, **inputs).logits[0]
     never = {token, getattr(inner.config, "video_token_id", None)} - {None}
     allowed = torch.ones(logits.shape[1], dtype=torch.bool)
     allowed[[each for each in never if each < len(allowed)]] = False
@@ -126,11 +126,11 @@ def plain_logprobs(model: Any, processor: Any, batch: arl.Batch) -> tuple[Tensor
     scales = np.split(
         np.asarray(batch.column("inverse_temperature", "token")), batch.offsets("token")[batch.offsets("step")][1:-1]
     )
-    found = []
+    results = []
     for row, scale in zip(rows_of(batch), scales, strict=True):
         logits = plain_logits(model, processor, row.tokens, row.images)[[place - 1 for place in row.actions]]
         logprobs = (logits * torch.tensor(scale, dtype=logits.dtype)[:, None]).log_softmax(-1)
         targets = torch.tensor([[row.tokens[place]] for place in row.actions])
         entropy = -(logprobs.exp() * logprobs.clamp(min=-1e3)).sum(-1)
-        found.append(torch.stack([logprobs.gather(1, targets).squeeze(1), entropy]))
-    return tuple(torch.cat(found, dim=1))  # type: ignore[return-value]
+        results.append(torch.stack([logprobs.gather(1, targets).squeeze(1), entropy]))
+    return tuple(torch.cat(results, dim=1))  # type: ignore[return-value]

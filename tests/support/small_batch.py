@@ -52,6 +52,6 @@ def grow(seed: int = 0, *, groups: int = 3, unrewarded: tuple[int, int] | None =
                 forest.finish(late, reward=float(rng.integers(0, 3)), success=True)
                 forest.finish(branch, reward=float(rng.integers(0, 3)), success=True)
             go_on(trajectory, member)
-            known = (group, member) != unrewarded
-            forest.finish(trajectory, reward=float(rng.integers(0, 3)) if known else None, success=False)
+            rewarded = (group, member) != unrewarded
+            forest.finish(trajectory, reward=float(rng.integers(0, 3)) if rewarded else None, success=False)
     return forest.freeze()

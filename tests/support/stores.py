@@ -24,16 +24,16 @@ def trained(store: Store, iteration: int) -> Batch:
     return batch
 
 
-def assert_same_as_trained(found: Batch, expected: Batch) -> None:
-    assert same(found, expected)
-    assert pl.DataFrame(found.nodes).equals(pl.DataFrame(expected.nodes), null_equal=True), "the time of making too"
+def assert_same_as_trained(actual: Batch, expected: Batch) -> None:
+    assert same(actual, expected)
+    assert pl.DataFrame(actual.nodes).equals(pl.DataFrame(expected.nodes), null_equal=True), "the time of making too"
     for name in ("draw_columns", "step_columns", "node_columns"):
-        mine, other = getattr(found, name), getattr(expected, name)
+        mine, other = getattr(actual, name), getattr(expected, name)
         assert pl.DataFrame(mine).equals(pl.DataFrame(other), null_equal=True)
     for name, level in [("advantage", "draw"), ("weight", "token"), ("reference_logprob", "node_token")]:
         column = expected.column(name, level)
-        assert found.column(name, level).dtype == column.dtype
-        np.testing.assert_array_equal(found.column(name, level), column)
+        assert actual.column(name, level).dtype == column.dtype
+        np.testing.assert_array_equal(actual.column(name, level), column)
 
 
 def scan(folder: Path) -> pl.DataFrame:

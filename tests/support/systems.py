@@ -26,7 +26,7 @@ def of_recipe(name: str) -> dict[str, loss.Loss]:
     return {f"{name}, {link.model}, {link.stage}" if len(links) > 1 else name: link.loss for link in links}
 
 
-SYSTEMS = {key: one for name in recipes.names() for key, one in of_recipe(name).items()}
+SYSTEMS = {key: system for name in recipes.names() for key, system in of_recipe(name).items()}
 # After the iteration that measures its anchor; before, the term is 0.
 SYSTEMS["siren"] = replace(SYSTEMS["siren"], entropy=EntropyAnchor(0.005, anchor=1.0))  # type: ignore[type-var]
 # Their own losses read columns of a teacher's likeliest tokens, which these batches lack.

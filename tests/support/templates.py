@@ -108,7 +108,7 @@ def bytes_tokenizer(template, special, eos):
     core = Tokenizer(models.BPE({token: i for i, token in enumerate([*special, *alphabet])}, []))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     core.decoder = ByteLevel()
-    made = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=eos, bos_token="<s>")
-    made.add_special_tokens({"additional_special_tokens": list(special)})
-    made.chat_template = template
-    return made
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=eos, bos_token="<s>")
+    tokenizer.add_special_tokens({"additional_special_tokens": list(special)})
+    tokenizer.chat_template = template
+    return tokenizer

@@ -73,8 +73,8 @@ def tiny_moe(
     fields of the config.
     """
     torch.manual_seed(seed)
-    kind, own = _CONFIGS[family]
-    config = kind(**{**_SHAPE, **own, **shape})
+    kind, family_options = _CONFIGS[family]
+    config = kind(**{**_SHAPE, **family_options, **shape})
     if experts != EXPERTS:
         config.num_experts = experts
     model: Any = AutoModelForCausalLM.from_config(config)
@@ -103,8 +103,8 @@ def chosen_experts(model: PreTrainedModel, tokens: NDArray[np.int32]) -> NDArray
         model(torch.from_numpy(tokens.astype(np.int64))[None])
     for handle in handles:
         handle.remove()
-    found = []
+    chosen = []
     for router, state in zip(routers(model), states, strict=True):
         logits = state.reshape(-1, state.shape[-1]).float() @ router.weight.float().T
-        found.append(logits.topk(TOP).indices)
-    return torch.cat(found, dim=1).numpy()
+        chosen.append(logits.topk(TOP).indices)
+    return torch.cat(chosen, dim=1).numpy()

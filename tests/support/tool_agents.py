@@ -41,9 +41,9 @@ def call(**arguments):
 
 
 def tokenizer(template=QWEN):
-    made = bytes_tokenizer(template, ["<s>", "<|im_start|>", "<|im_end|>"], "<|im_end|>")
-    made.response_template = HERMES
-    return made
+    built = bytes_tokenizer(template, ["<s>", "<|im_start|>", "<|im_end|>"], "<|im_end|>")
+    built.response_template = HERMES
+    return built
 
 
 class Watched(EngineUpstream):
@@ -53,9 +53,9 @@ class Watched(EngineUpstream):
         super().__init__(generate, **options)
         self.prompts, self.tokenized = [], 0
 
-    async def tokenize(self, *given, **options):
+    async def tokenize(self, *arguments, **options):
         self.tokenized += 1
-        return await super().tokenize(*given, **options)
+        return await super().tokenize(*arguments, **options)
 
     async def _generated(self, request, tokens, *, is_chat):
         self.prompts.append(tokens)
@@ -73,5 +73,5 @@ def client(served, **headers):
     return httpx.AsyncClient(transport=transport, base_url="http://agent", headers=headers)
 
 
-def told(served, tokens):
+def decoded(served, tokens):
     return served.upstream._tokenizer.decode(tokens, skip_special_tokens=False)

@@ -96,8 +96,8 @@ def wrapped(model: Any, way: str, options: Sequence[str] = ()) -> Any:
     if way == "fsdp1":
         return FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
     if way.startswith("fsdp2"):
-        found = meshes()
-        mesh = {"fsdp2-hybrid": found, "fsdp2-alone": found["alone"]}.get(way, found["all"])
+        device_meshes = meshes()
+        mesh = {"fsdp2-hybrid": device_meshes, "fsdp2-alone": device_meshes["alone"]}.get(way, device_meshes["all"])
         sharding: dict[str, Any] = {"mesh": mesh, "reshard_after_forward": way != "fsdp2-kept"}
         if "rounded" in options:
             kinds = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32, "output_dtype": torch.float32}
@@ -107,9 +107,9 @@ def wrapped(model: Any, way: str, options: Sequence[str] = ()) -> Any:
     return model
 
 
-def whole(tensor: Any) -> torch.Tensor:
-    found: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return found.detach().clone()
+def unsharded(tensor: Any) -> torch.Tensor:
+    result: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return result.detach().clone()
 
 
 def parameters(model: Any) -> torch.Tensor:
@@ -118,21 +118,21 @@ def parameters(model: Any) -> torch.Tensor:
     if isinstance(model, FullyShardedDataParallel):
         gathered = FullyShardedDataParallel.summon_full_params(model)
     with gathered:
-        return torch.cat([whole(each).flatten() for each in model.parameters()])
+        return torch.cat([unsharded(each).flatten() for each in model.parameters()])
 
 
 def clip(model: Any, largest: float) -> float:
     """Clip the norm of the gradient of all ranks, and return the norm before."""
     if isinstance(model, FullyShardedDataParallel):
         return float(model.clip_grad_norm_(largest))
-    return float(whole(nn.utils.clip_grad_norm_(model.parameters(), largest)))
+    return float(unsharded(nn.utils.clip_grad_norm_(model.parameters(), largest)))
 
 
 class Reductions:
     """Record whether each backward pass leaves the gradients of all ranks in a model."""
 
     def __init__(self, model: Any) -> None:
-        self.model, self.seen, self.count, self.sums = model, [], 0, None
+        self.model, self.changes, self.count, self.sums = model, [], 0, None
         self.is_ddp = isinstance(model, nn.parallel.DistributedDataParallel)
         if self.is_ddp:
             model.register_comm_hook(None, lambda _, bucket: self.reduce(bucket))
@@ -143,9 +143,11 @@ class Reductions:
 
     def look(self) -> None:
         """Look after a backward pass: sharded gradients appear when they are reduced."""
-        grads = [None if each.grad is None else float(whole(each.grad).abs().sum()) for each in self.model.parameters()]
+        grads = [
+            None if each.grad is None else float(unsharded(each.grad).abs().sum()) for each in self.model.parameters()
+        ]
         sums = self.count if self.is_ddp else grads
-        self.seen.append(sums != self.sums)
+        self.changes.append(sums != self.sums)
         self.sums = sums
 
     def begin(self) -> None:
@@ -190,7 +192,7 @@ def train(way: str, algorithm: str, options: list[str], clipped_at: float | None
     recipe = RECIPES[algorithm]
     names = {"ppo": ("policy", "critic"), "follow": ("policy", "average")}.get(algorithm, ("policy",))
     plain = {name: new_model(critic=name == "critic") for name in names}
-    begun = torch.cat([parameters(each) for each in plain.values()])
+    initial = torch.cat([parameters(each) for each in plain.values()])
     batch = rollouts(4 if "idle" in options else 3, few="few" in options)
     group = meshes()["alone"].get_group() if way == "fsdp2-alone" else None
     if group is None:
@@ -212,7 +214,7 @@ def train(way: str, algorithm: str, options: list[str], clipped_at: float | None
     if batch is not None:
         batch = recipe.credit(batch)
     reductions = Reductions(models["policy"]) if "counted" in options else None
-    found: dict[str, Any] = {"steps": [], "norms": []}
+    result: dict[str, Any] = {"steps": [], "norms": []}
     for _ in range(STEPS // recipe.minibatches):
         updates = recipe.updates(batch, models=models, draw_losses="recorded" in options, group=group)
         for update in updates:
@@ -227,54 +229,54 @@ def train(way: str, algorithm: str, options: list[str], clipped_at: float | None
                 for parameter in model.parameters():
                     dist.all_reduce(parameter.grad)
             clipped_at = clipped_at or 0.75 * clip(model, math.inf)
-            found["norms"].append(clip(model, clipped_at))
-            found["steps"].append(update.step(optimizers[update.model]))
+            result["norms"].append(clip(model, clipped_at))
+            result["steps"].append(update.step(optimizers[update.model]))
         recipe.run_hooks(updates)
     if batch is not None:  # no other rank requests them
-        found["metrics"] = updates.metrics
+        result["metrics"] = updates.metrics
         if "recorded" in options:
-            found["draw_losses"] = updates.with_losses().column("loss", "draw").tolist()
+            result["draw_losses"] = updates.with_losses().column("loss", "draw").tolist()
     ended = torch.cat([parameters(each) for each in models.values()])
     return {
-        **found,
+        **result,
         "clipped_at": clipped_at,
         "parameters": ended,
-        "moved": float((ended - begun).abs().max()),
-        "reduced": None if reductions is None else reductions.seen,
+        "moved": float((ended - initial).abs().max()),
+        "reduced": None if reductions is None else reductions.changes,
     }
 
 
-def compare(case: str, wanted: dict[str, Any]) -> dict[str, Any]:
+def compare(case: str, reference: dict[str, Any]) -> dict[str, Any]:
     """Return the largest differences of any rank from one process."""
     way, algorithm, *options = case.split()
-    found = train(way, algorithm, options, wanted["clipped_at"], None)
-    assert found["steps"] == wanted["steps"], (found["steps"], wanted["steps"])
+    actual = train(way, algorithm, options, reference["clipped_at"], None)
+    assert actual["steps"] == reference["steps"], (actual["steps"], reference["steps"])
     differences = {
-        "parameters": float((found["parameters"] - wanted["parameters"]).abs().max()),
-        "gradients": max(map(distance, found["norms"], wanted["norms"])),
+        "parameters": float((actual["parameters"] - reference["parameters"]).abs().max()),
+        "gradients": max(map(distance, actual["norms"], reference["norms"])),
         "metrics": 0.0,
     }
-    if "metrics" in found:
-        metrics, expected = found["metrics"], wanted["metrics"]
+    if "metrics" in actual:
+        metrics, expected = actual["metrics"], reference["metrics"]
         assert metrics.keys() == expected.keys(), (metrics.keys(), expected.keys())
         numbers = [name for name, value in expected.items() if isinstance(value, float)]
         differences["metrics"] = max(distance(metrics[name], expected[name]) for name in numbers)
         for name, steps in expected.get("steps", {}).items():
             assert len(steps) > 1
             differences["metrics"] = max(differences["metrics"], *map(distance, metrics["steps"][name], steps))
-    if "draw_losses" in found:
-        assert len(set(found["draw_losses"])) > 3
-        lost = zip(found["draw_losses"], wanted["draw_losses"], strict=True)
-        differences["metrics"] = max(differences["metrics"], *(distance(*each) for each in lost))
+    if "draw_losses" in actual:
+        assert len(set(actual["draw_losses"])) > 3
+        pairs = zip(actual["draw_losses"], reference["draw_losses"], strict=True)
+        differences["metrics"] = max(differences["metrics"], *(distance(*each) for each in pairs))
     worst = torch.tensor(list(differences.values()), dtype=torch.float64)
     dist.all_reduce(worst, dist.ReduceOp.MAX)
-    clipped = [norm > wanted["clipped_at"] for norm in wanted["norms"]]
+    clipped = [norm > reference["clipped_at"] for norm in reference["norms"]]
     return {
         **dict(zip(differences, worst.tolist(), strict=True)),
-        "moved": wanted["moved"],
+        "moved": reference["moved"],
         "clipped": sum(clipped),
-        "steps": wanted["steps"],
-        "reduced": found["reduced"],
+        "steps": reference["steps"],
+        "reduced": actual["reduced"],
     }
 
 
@@ -314,12 +316,12 @@ def annotated(way: str) -> list[torch.Tensor]:
     return [torch.tensor(batch.column(each, levels.get(each, "node_token"))) for each in columns]
 
 
-def compare_columns(way: str, wanted: list[torch.Tensor]) -> dict[str, float]:
+def compare_columns(way: str, references: list[torch.Tensor]) -> dict[str, float]:
     worst = torch.zeros(1, dtype=torch.float64)
-    for found, expected in zip(annotated(way), on_first(wanted) or [], strict=True):
-        assert torch.equal(found.isnan(), expected.isnan())
+    for actual, expected in zip(annotated(way), on_first(references) or [], strict=True):
+        assert torch.equal(actual.isnan(), expected.isnan())
         assert expected.isfinite().any()
-        worst = torch.maximum(worst, (found - expected).nan_to_num().abs().max().double())
+        worst = torch.maximum(worst, (actual - expected).nan_to_num().abs().max().double())
     dist.all_reduce(worst, dist.ReduceOp.MAX)
     return {"columns": float(worst)}
 
@@ -344,17 +346,17 @@ def page() -> dict[str, float]:
     """Run the loop of the page on models; return the differences of its parameters and metrics from one process."""
     text = (Path(__file__).parents[2] / "docs" / "models.md").read_text(encoding="utf-8")
     code = next(code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "fully_shard" in code)
-    one, names = new_model(), {"model": new_model(), "recipe": recipes.GRPO, "collector": OnRankZero()}
+    alone, names = new_model(), {"model": new_model(), "recipe": recipes.GRPO, "collector": OnRankZero()}
     exec(code, names)
     updates = recipes.GRPO.updates(recipes.GRPO.credit(rollouts()), group=meshes()["alone"].get_group())
-    optimizer = torch.optim.SGD(one.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(alone.parameters(), lr=1e-3)
     for update in updates:
         for pack in update.pack(max_tokens=16_384):
-            update.loss(pack.run(one), pack).backward()
-        clip(one, 1.0)
+            update.loss(pack.run(alone), pack).backward()
+        clip(alone, 1.0)
         update.step(optimizer)
-    difference = float((parameters(names["model"]) - parameters(one)).abs().max())
-    moved = float((parameters(new_model()) - parameters(one)).abs().max())
+    difference = float((parameters(names["model"]) - parameters(alone)).abs().max())
+    moved = float((parameters(new_model()) - parameters(alone)).abs().max())
     if dist.get_rank() == 0:
         metrics: Any = names["collector"].metrics
         assert distance(metrics["loss"], updates.metrics["loss"]) < 1e-6
@@ -396,8 +398,8 @@ def refused(case: str) -> str:
             model = parallelize_module(new_model(), two["tensor"], {"model.layers.*.mlp.up_proj": ColwiseParallel()})
             fully_shard(model, mesh=two["data"])
     elif case == "module of ddp":
-        kept = nn.parallel.DistributedDataParallel(model)
-        model = kept.module
+        ddp = nn.parallel.DistributedDataParallel(model)
+        model = ddp.module
     elif case == "own output":
         from agentrl_core.model.pack import PackOutput
 
@@ -413,17 +415,19 @@ def on_rank(rank: int, ranks: int, cases: list[str], folder: Path) -> None:
     warnings.filterwarnings("ignore")
     warnings.filterwarnings("error", category=arl.exceptions.AgentRLWarning)
     torch.set_num_threads(1)
-    wanted: dict[str, Any] = {}
+    references: dict[str, Any] = {}
     for case in cases:
         if case.startswith("annotated"):
-            wanted[case] = annotated("bare")
+            references[case] = annotated("bare")
         elif case != "page" and not case.startswith("refused"):
             _, algorithm, *options = case.split()
-            one = [each for each in options if each not in ("last", "each", "wrong", "counted")]
-            name = " ".join([algorithm, *one])
+            base_options = [each for each in options if each not in ("last", "each", "wrong", "counted")]
+            name = " ".join([algorithm, *base_options])
             same_packs = ranks if "autocast" in options else None  # packs are rounded
             if "rounded" not in options:
-                wanted[case] = wanted[name] = wanted.get(name) or train("bare", algorithm, one, None, same_packs)
+                references[case] = references[name] = references.get(name) or train(
+                    "bare", algorithm, base_options, None, same_packs
+                )
     dist.init_process_group(
         "gloo", f"file://{folder / 'meeting'}", dt.timedelta(seconds=60), world_size=ranks, rank=rank
     )
@@ -431,7 +435,7 @@ def on_rank(rank: int, ranks: int, cases: list[str], folder: Path) -> None:
     for case in cases:
         if "rounded" in case:  # by FSDP, so by one that has one rank
             _, algorithm, *options = case.split()
-            wanted[case] = train("fsdp2-alone", algorithm, options, None, ranks)
+            references[case] = train("fsdp2-alone", algorithm, options, None, ranks)
         try:
             kind, _, name = case.partition(" ")
             if kind == "page":
@@ -439,10 +443,10 @@ def on_rank(rank: int, ranks: int, cases: list[str], folder: Path) -> None:
             elif kind == "refused":
                 report[case] = refused(name)
             elif kind == "annotated":
-                report[case] = compare_columns(name, wanted[case])
+                report[case] = compare_columns(name, references[case])
             else:
                 with warnings.catch_warnings(action="ignore" if kind == "bare" else "error"):
-                    report[case] = compare(case, wanted[case])
+                    report[case] = compare(case, references[case])
         except (arl.exceptions.AgentRLError, arl.exceptions.AgentRLWarning) as error:
             report[case] = f"{type(error).__name__}: {error}"
         except BaseException:  # noqa: BLE001 - the test shows it
@@ -465,10 +469,10 @@ def run_ranks(ranks: int, cases: list[str]) -> dict[str, Any]:
         for child in children:
             os.waitpid(child, 0)
         first, *others = [json.loads((folder / str(rank)).read_text(encoding="utf-8")) for rank in range(ranks)]
-        for case, found in first.items():
-            said = [each.get(case) for each in (first, *others)]
-            messages = dict.fromkeys(each for each in said if not isinstance(each, dict))
-            first[case] = " | ".join(map(str, messages)) or found
+        for case, result in first.items():
+            outcomes = [each.get(case) for each in (first, *others)]
+            messages = dict.fromkeys(each for each in outcomes if not isinstance(each, dict))
+            first[case] = " | ".join(map(str, messages)) or result
         return dict(first)
 
 

@@ -56,8 +56,8 @@ def grow(seed: int) -> Batch:
                     else:
                         forest.append(trajectory, words(2), kind="observation")
                     act(trajectory)
-                known = (group, member) != (2, 1)
-                forest.finish(trajectory, reward=float(rng.normal()) if known else None)
+                rewarded = (group, member) != (2, 1)
+                forest.finish(trajectory, reward=float(rng.normal()) if rewarded else None)
     return forest.freeze()
 
 
@@ -67,7 +67,7 @@ def columns(batch: Batch, seed: int, *, per: str) -> Batch:
     count, draws = len(batch.column("token", "token")), batch.num_draws
     batch = batch.with_columns("draw", score=batch.column("reward", "draw"), pair=np.arange(draws) // 2)
     batch = batch.with_columns("draw", demonstrated=np.arange(draws) % 2, proposer=np.arange(draws) % 2)
-    named = {
+    token_columns = {
         name: -rng.uniform(0.5, 4.0, count)
         for name in (
             "reference_logprob",
@@ -79,18 +79,20 @@ def columns(batch: Batch, seed: int, *, per: str) -> Batch:
         )
     }
     names = ("imitation", "dependency", "clip_low", "clip_high", "entropy_history", "return", "old_value")
-    named |= {name: rng.uniform(0.1, 0.9, count) for name in names}
-    named["expert"] = rng.integers(0, 2, count)
-    named["item"] = rng.integers(0, 4, count)
-    named["stratum"] = rng.choice([3, 7, 12], count)
-    named["teacher_logprob"] = -np.random.default_rng(seed + 2).uniform(0.5, 4.0, count)
+    token_columns |= {name: rng.uniform(0.1, 0.9, count) for name in names}
+    token_columns["expert"] = rng.integers(0, 2, count)
+    token_columns["item"] = rng.integers(0, 4, count)
+    token_columns["stratum"] = rng.choice([3, 7, 12], count)
+    token_columns["teacher_logprob"] = -np.random.default_rng(seed + 2).uniform(0.5, 4.0, count)
     more = np.random.default_rng(seed + 3)
-    named |= {name: more.uniform(0.1, 0.9, count) for name in ("trust", "slope", "worse_members")}
-    named["gain"] = np.random.default_rng(seed + 1).normal(size=count)
+    token_columns |= {name: more.uniform(0.1, 0.9, count) for name in ("trust", "slope", "worse_members")}
+    token_columns["gain"] = np.random.default_rng(seed + 1).normal(size=count)
     if per == "draw":
         sign = np.where(np.arange(draws) % 2, -1.0, 1.0)  # of a pair one is preferred
-        return batch.with_columns("draw", advantage=sign * rng.uniform(0.2, 1.0, draws)).with_columns("token", **named)
-    return batch.with_columns("token", advantage=rng.normal(size=count), **named)
+        return batch.with_columns("draw", advantage=sign * rng.uniform(0.2, 1.0, draws)).with_columns(
+            "token", **token_columns
+        )
+    return batch.with_columns("token", advantage=rng.normal(size=count), **token_columns)
 
 
 def of_groups(policy: loss.Loss) -> bool:
@@ -199,8 +201,8 @@ class Rollouts:
         }
         for name in (*policy.streams, "weight_kl"):
             if name in numbers:
-                known = sorted(set(numbers[name]))
-                streams[name] = torch.tensor([known.index(number) for number in numbers[name]])
+                distinct = sorted(set(numbers[name]))
+                streams[name] = torch.tensor([distinct.index(number) for number in numbers[name]])
             elif name in ("weight_kl", "weight_entropy"):
                 streams[name] = weight
             elif name in ("advantage_positive", "advantage_negative"):
@@ -210,8 +212,8 @@ class Rollouts:
             else:
                 column = "behaviour_logprob" if name == "old_logprob" else name
                 streams[name] = torch.from_numpy(np.asarray(batch.column(column, "token"))[chosen]).float()
-        said = self.outputs(torch.from_numpy(chosen))
-        return self.gradients(policy.evaluate(loss.Tokens(said.logprob, said.entropy, streams, said))[0])
+        outputs = self.outputs(torch.from_numpy(chosen))
+        return self.gradients(policy.evaluate(loss.Tokens(outputs.logprob, outputs.entropy, streams, outputs))[0])
 
 
 def largest_unit(batch: Batch, update: Update, unit: str) -> int:
@@ -227,6 +229,6 @@ def largest_unit(batch: Batch, update: Update, unit: str) -> int:
     return int(np.bincount(of_draw[plan.draw], weights=lengths).max())
 
 
-def close(found: tuple[Tensor, list[Tensor]], right: tuple[Tensor, list[Tensor]], tolerance: float) -> bool:
-    pairs = [(found[0], right[0]), *zip(found[1], right[1], strict=True)]
+def close(actual: tuple[Tensor, list[Tensor]], right: tuple[Tensor, list[Tensor]], tolerance: float) -> bool:
+    pairs = [(actual[0], right[0]), *zip(actual[1], right[1], strict=True)]
     return all(torch.allclose(one, other, rtol=tolerance, atol=tolerance * other.abs().max()) for one, other in pairs)

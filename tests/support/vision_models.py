@@ -44,9 +44,9 @@ QWEN = {
 def screenshot(seed: int, width: int = 56, height: int = 56) -> Image:
     """Return a PNG of random colours."""
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
-    made = io.BytesIO()
-    Picture.fromarray(pixels).save(made, "PNG")
-    return Image(made.getvalue())
+    buffer = io.BytesIO()
+    Picture.fromarray(pixels).save(buffer, "PNG")
+    return Image(buffer.getvalue())
 
 
 def build(family: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
@@ -62,12 +62,12 @@ def build(family: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> tup
 def _tokenizer(image: str, placeholder: str, special: list[str], **names: str) -> Any:
     """Return a tokenizer of bytes and special tokens; its template writes `image`, which the processor replaces."""
     tokens = ["<s>", START, END, placeholder, *special]
-    made = bytes_tokenizer(SEEING.replace("<image>", image), tokens, END)
-    made.pad_token = "<s>"
+    tokenizer = bytes_tokenizer(SEEING.replace("<image>", image), tokens, END)
+    tokenizer.pad_token = "<s>"
     for name, token in names.items():
-        setattr(made, name, token)
-        setattr(made, f"{name}_id", made.convert_tokens_to_ids(token))
-    return made
+        setattr(tokenizer, name, token)
+        setattr(tokenizer, f"{name}_id", tokenizer.convert_tokens_to_ids(token))
+    return tokenizer
 
 
 def _qwen(name: str, vision: dict[str, Any], text: dict[str, Any], patch: int) -> tuple[Any, Any]:

@@ -38,9 +38,9 @@ class Running:
         command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", "--enforce-eager"]
         command += ["--skip-tokenizer-init", "--max-model-len", "128", "--block-size", "32"]
         command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", "128", *arguments]
-        with log.open("wb") as written:
+        with log.open("wb") as log_file:
             self.process = subprocess.Popen(
-                command, env=os.environ | _SETTINGS, stdout=written, stderr=written, start_new_session=True
+                command, env=os.environ | _SETTINGS, stdout=log_file, stderr=log_file, start_new_session=True
             )
 
     def ready(self) -> bool:

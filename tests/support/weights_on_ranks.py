@@ -34,8 +34,8 @@ LARGE = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 48,
 def logits(model: nn.Module) -> torch.Tensor:
     """Return log-probs of a row."""
     with torch.no_grad():
-        found: torch.Tensor = model.eval()(input_ids=torch.arange(1, 20)[None]).logits[0]
-    return found.log_softmax(-1)
+        values: torch.Tensor = model.eval()(input_ids=torch.arange(1, 20)[None]).logits[0]
+    return values.log_softmax(-1)
 
 
 def local(model: nn.Module) -> list[torch.Tensor]:
@@ -45,11 +45,11 @@ def local(model: nn.Module) -> list[torch.Tensor]:
 
 def update(mode: str, rank: int) -> dict[str, Any]:
     """Return the results of a mode on rank 0."""
-    wanted = logits(new_model(mode))
+    expected = logits(new_model(mode))
     model = wrapped(new_model(mode), mode)
     before = local(model)
-    given: Any = model.state_dict() if "state" in mode else model
-    found: dict[str, Any] = {}
+    source: Any = model.state_dict() if "state" in mode else model
+    results: dict[str, Any] = {}
     if rank == 0 or mode.endswith("both"):
         tokenizer = warm_start.build(env.ReasoningGym(["chain_sum"], held_out=8), seed=0)[1]
         other = new_model("fsdp2")
@@ -57,37 +57,37 @@ def update(mode: str, rank: int) -> dict[str, Any]:
             for parameter in other.parameters():
                 parameter.mul_(0.5)
         generate = engine.Transformers(other, tokenizer, copy=True)
-        generate.update_weights(given, version=1)
-        found["difference"] = float((logits(generate.model) - wanted).abs().max())
+        generate.update_weights(source, version=1)
+        results["difference"] = float((logits(generate.model) - expected).abs().max())
         messages = []
         small = new_model("fsdp2")
         small.model.norm.weight = nn.Parameter(torch.ones(7))
         for target, version in ((generate, "new"), (engine.Transformers(small, tokenizer, copy=True), 1)):
             try:
-                target.update_weights(given, version=version)  # type: ignore[arg-type]
+                target.update_weights(source, version=version)  # type: ignore[arg-type]
             except arl.exceptions.AgentRLError as error:
                 messages.append(str(error))
-        found["messages"] = messages
-        found["version"] = generate.policy_version
+        results["messages"] = messages
+        results["version"] = generate.policy_version
     else:
-        engine.send_weights(given)
+        engine.send_weights(source)
         messages = []
         for _ in range(2):
             try:
-                engine.send_weights(given)
+                engine.send_weights(source)
             except arl.exceptions.EngineError as error:
                 messages.append(str(error))
-        found["messages"] = messages
-    found["unchanged"] = all(torch.equal(*pair) for pair in zip(local(model), before, strict=True))
-    return found
+        results["messages"] = messages
+    results["unchanged"] = all(torch.equal(*pair) for pair in zip(local(model), before, strict=True))
+    return results
 
 
 def resident() -> int:
     """Return the largest memory of this process since the last call, in bytes."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
-    found = int(status.split("VmHWM:")[1].split()[0]) * 1024
+    bytes_ = int(status.split("VmHWM:")[1].split()[0]) * 1024
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
-    return found
+    return bytes_
 
 
 def measure(rank: int) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import pytest
 
 def spread(values: Iterable[Any], every: int = 3) -> list[Any]:
     """Return all values as parameters; those between each `every`-th run in `make test-full` only."""
-    found = list(values)
-    for place, value in enumerate(found):
+    result = list(values)
+    for place, value in enumerate(result):
         if place % every:
-            found[place] = pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.full)
-    return found
+            result[place] = pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.full)
+    return result

@@ -97,37 +97,37 @@ def differentiate(model: Any, layout: Any, way: str) -> torch.Tensor | None:
     return None
 
 
-def whole(tensor: Any) -> torch.Tensor:
-    found: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return found.detach().clone()
+def unsharded(tensor: Any) -> torch.Tensor:
+    result: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return result.detach().clone()
 
 
 def gradients(model: Any) -> dict[str, torch.Tensor]:
     """Take all gradients from a model; those of untrained parameters are missing."""
     if isinstance(model, FullyShardedDataParallel):
         with FullyShardedDataParallel.summon_full_params(model, with_grads=True):
-            found = {name: whole(each.grad) for name, each in model.named_parameters() if each.grad is not None}
+            result = {name: unsharded(each.grad) for name, each in model.named_parameters() if each.grad is not None}
     else:
-        found = {name: whole(each.grad) for name, each in model.named_parameters() if each.grad is not None}
+        result = {name: unsharded(each.grad) for name, each in model.named_parameters() if each.grad is not None}
     model.zero_grad()
-    return {name.replace("_fsdp_wrapped_module.", "").removeprefix("module."): each for name, each in found.items()}
+    return {name.replace("_fsdp_wrapped_module.", "").removeprefix("module."): each for name, each in result.items()}
 
 
 def compare(mode: str, rank: int, meeting: str) -> dict[str, float]:
     """Return the differences of all cases."""
-    alone, wanted, answers = new_model(mode), {}, {}
+    alone, references, answers = new_model(mode), {}, {}
     for layout, way in CASES:
         answers[layout, way] = differentiate(alone, layout, way)
-        wanted[layout, way] = gradients(alone)
+        references[layout, way] = gradients(alone)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     plain = new_model(mode)
     model = wrapped(plain, mode)
     used = model.module if mode == "ddp.module" else model
-    found = {}
+    actual = {}
     for layout, way in CASES:
         if way == "checkpointed":
             plain.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        answer, expected = differentiate(used, layout, way), wanted[layout, way]
+        answer, expected = differentiate(used, layout, way), references[layout, way]
         if way == "checkpointed":
             plain.gradient_checkpointing_disable()
         gradient, right = gradients(model), answers[layout, way]
@@ -139,8 +139,8 @@ def compare(mode: str, rank: int, meeting: str) -> dict[str, float]:
         assert expected
         size = max(float(each.abs().max()) for each in expected.values())
         assert size > 1e-4
-        found[f"{layout} {way}"] = max(float((gradient[n] - expected[n]).abs().max()) for n in expected) / size
-    return found
+        actual[f"{layout} {way}"] = max(float((gradient[n] - expected[n]).abs().max()) for n in expected) / size
+    return actual
 
 
 def run_rank(mode: str, rank: int, folder: str, result: Result) -> None:

@@ -21,7 +21,7 @@ UNTESTED = sorted([*CLUSTER.glob("*.sbatch"), *CLUSTER.glob("*.yaml")])
 @pytest.mark.slow
 def test_the_ray_job_trains(tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(CLUSTER / "ray_job.py"), "--folder", str(tmp_path), "--iterations=2", "--collectors=2"],
         capture_output=True,
         text=True,
@@ -29,8 +29,8 @@ def test_the_ray_job_trains(tmp_path: Path) -> None:
         timeout=1000,
         env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"},
     )
-    assert done.returncode == 0, done.stderr
-    assert re.findall(r"^iteration (\d): reward \S+$", done.stdout, re.MULTILINE) == ["0", "1"]
+    assert completed.returncode == 0, completed.stderr
+    assert re.findall(r"^iteration (\d): reward \S+$", completed.stdout, re.MULTILINE) == ["0", "1"]
     with arl.Store.open(tmp_path) as store:
         assert store.iteration == 2
         assert not store.verify()

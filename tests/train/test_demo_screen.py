@@ -37,9 +37,9 @@ def path(tmp_path: Path) -> Path:
     for screen, pair in zip(screens, boxes, strict=True):
         for (left, top, right, bottom), grey in zip(pair, (0, 128), strict=True):
             screen[(top - TOP) // 2 : (bottom - TOP) // 2, left // 2 : right // 2] = grey
-    made = tmp_path / "screens.npz"
-    np.savez(made, train=TRAIN, seconds=1.5, seed=np.arange(count), screen=screens, boxes=boxes)
-    return made
+    file = tmp_path / "screens.npz"
+    np.savez(file, train=TRAIN, seconds=1.5, seed=np.arange(count), screen=screens, boxes=boxes)
+    return file
 
 
 def test_a_click_is_rewarded_only_on_the_visible_part_of_the_button(demo: ModuleType, path: Path) -> None:
@@ -66,15 +66,15 @@ def test_a_click_is_rewarded_only_on_the_visible_part_of_the_button(demo: Module
 def test_the_controls_hide_the_screen(demo: ModuleType, path: Path) -> None:
     own, other, nothing = (demo.RecordedScreens(path, shows) for shows in ("own", "other", "nothing"))
     for split, places in (("train", range(TRAIN)), ("held_out", range(TRAIN, TRAIN + HELD_OUT))):
-        seen = []
+        indices = []
         for place, task in zip(places, own.tasks(TRAIN, split=split), strict=True):
             assert task.payload == {"screen": place}
             assert own.prompt(place)["content"] == [own.images[place], "ONE"]
             [image] = demo.engine_images(other.prompt(place))
             assert image != own.images[place]
-            seen.append(other.images.index(image))
+            indices.append(other.images.index(image))
             assert nothing.prompt(place) == "ONE"
-        assert sorted(seen) == list(places)
+        assert sorted(indices) == list(places)
 
 
 def test_the_interval_is_of_paired_gains(demo: ModuleType) -> None:
@@ -90,10 +90,10 @@ def test_a_policy_is_trained(demo: ModuleType, path: Path, shows: str) -> None:
     options = argparse.Namespace(
         iterations=2, warm_start_steps=2, learning_rate=1e-3, tasks=2, group_size=2, print_every=2
     )
-    found, model, _ = demo.learned(path, shows, options, 0)
-    assert 0 <= found["before"] <= 1
-    assert found["gain"][0] == pytest.approx(found["after"] - found["before"])
-    assert ("shuffled_after" in found) == (shows == "own")
+    summary, model, _ = demo.learned(path, shows, options, 0)
+    assert 0 <= summary["before"] <= 1
+    assert summary["gain"][0] == pytest.approx(summary["after"] - summary["before"])
+    assert ("shuffled_after" in summary) == (shows == "own")
     start = demo.build(demo.WORDS, 0)[0]
     moved = {
         name.split(".")[1]

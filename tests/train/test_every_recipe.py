@@ -100,8 +100,8 @@ REFUSED = (
 
 
 def missing(recipe: Recipe, world: env.ReasoningGym) -> list[str]:
-    read = required_facts({phase: recipe.chain(phase) for phase in PHASES})
-    return [column.name for column in read if column.name not in world.facts]
+    columns = required_facts({phase: recipe.chain(phase) for phase in PHASES})
+    return [column.name for column in columns if column.name not in world.facts]
 
 
 @pytest.mark.parametrize("name", recipes.names())
@@ -110,18 +110,18 @@ def test_a_recipe_is_taken_or_refused_in_one_line(name: str, demo: env.Reasoning
     try:
         check_runs(recipe, demo, 2)
     except AgentRLError as error:
-        said = str(error)
-        assert "\n" not in said
-        assert all(fact in said for fact in missing(recipe, demo))
-        assert any(word in said for word in REFUSED)
+        message = str(error)
+        assert "\n" not in message
+        assert all(fact in message for fact in missing(recipe, demo))
+        assert any(word in message for word in REFUSED)
     else:
         assert not missing(recipe, demo)
 
 
 def test_most_recipes_are_taken(demo: env.ReasoningGym) -> None:
-    taken = [name for name in recipes.names() if not missing(recipes.get(name), demo)]
-    assert set(KINDS) <= set(taken)
-    assert len(taken) > 0.75 * len(recipes.names())
+    names = [name for name in recipes.names() if not missing(recipes.get(name), demo)]
+    assert set(KINDS) <= set(names)
+    assert len(names) > 0.75 * len(recipes.names())
 
 
 def test_refusals_come_before_anything_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "collectors.py"
 
 def iterations_of(folder: Path, until: int) -> list[int]:
     """Run the example until an iteration; return the printed iterations."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(EXAMPLE), "--folder", str(folder), "--iterations", str(until)],
         capture_output=True,
         text=True,
@@ -26,9 +26,9 @@ def iterations_of(folder: Path, until: int) -> list[int]:
         timeout=900,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr, "a collector failed"
-    return [int(found) for found in re.findall(r"^iteration (\d+): reward \S+$", done.stdout, re.MULTILINE)]
+    assert completed.returncode == 0, completed.stderr
+    assert "Traceback" not in completed.stderr, "a collector failed"
+    return [int(number) for number in re.findall(r"^iteration (\d+): reward \S+$", completed.stdout, re.MULTILINE)]
 
 
 @pytest.mark.slow

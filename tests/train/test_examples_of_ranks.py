@@ -20,7 +20,7 @@ def rewards(example: str, folder: Path, iterations: int) -> list[float]:
     """Run an example; return the printed rewards."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     options = ["--folder", str(folder), "--iterations", str(iterations)] + ["--cpu"] * (example != "fsdp2")
-    done = subprocess.run(
+    completed = subprocess.run(
         [*launch, str(EXAMPLES / f"{example}.py"), *options],
         capture_output=True,
         text=True,
@@ -28,28 +28,28 @@ def rewards(example: str, folder: Path, iterations: int) -> list[float]:
         timeout=900,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    assert done.returncode == 0, done.stderr
-    return [float(found) for found in re.findall(r"^iteration \d+: reward (\S+)$", done.stdout, re.MULTILINE)]
+    assert completed.returncode == 0, completed.stderr
+    return [float(number) for number in re.findall(r"^iteration \d+: reward (\S+)$", completed.stdout, re.MULTILINE)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", ["fsdp2", "ddp_accelerate"])
 def test_a_resumed_run_ends_like_one_that_was_not_stopped(example: str, tmp_path: Path) -> None:
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    at_once = rewards(example, whole, 2)
+    uninterrupted, resumed = tmp_path / "whole", tmp_path / "resumed"
+    at_once = rewards(example, uninterrupted, 2)
     assert len(at_once) == 2
     assert rewards(example, resumed, 1) + rewards(example, resumed, 2) == at_once
-    with arl.Store.open(whole) as one, arl.Store.open(resumed) as other:
+    with arl.Store.open(uninterrupted) as one, arl.Store.open(resumed) as other:
         for iteration in range(2):
-            wanted, found = one.batch(iteration=iteration), other.batch(iteration=iteration)
+            expected, result = one.batch(iteration=iteration), other.batch(iteration=iteration)
             for column in ("token", "behaviour_logprob"):
                 assert np.array_equal(
-                    wanted.column(column, "node_token"), found.column(column, "node_token"), equal_nan=True
+                    expected.column(column, "node_token"), result.column(column, "node_token"), equal_nan=True
                 )
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("example", ["fsdp2", "ddp_accelerate"])
 def test_the_examples_learn(example: str, tmp_path: Path) -> None:
-    found = rewards(example, tmp_path / "run", 16)
-    assert np.mean(found[-3:]) > np.mean(found[:3]) + 0.05
+    curve = rewards(example, tmp_path / "run", 16)
+    assert np.mean(curve[-3:]) > np.mean(curve[:3]) + 0.05

@@ -65,8 +65,8 @@ FEW = ["0 before FileSystemWriter.finish", "0 after Store.close_iteration", "1 a
 def test_a_killed_rank_changes_nothing(tmp_path: Path, loop: str, places: list[str]) -> None:
     command = [sys.executable, str(SUPPORT / "killed_ranks.py"), str(tmp_path), loop, *places]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=SUPPORT, env=environment, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    runs = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    completed = subprocess.run(command, capture_output=True, text=True, cwd=SUPPORT, env=environment, check=False)
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    runs = [json.loads(line) for line in completed.stdout.splitlines() if line.startswith("{")]
     assert [run for run in runs if run["wrong"]] == []
     assert [run["place"] for run in runs] == ["none", *places], "each was reached"

@@ -24,17 +24,17 @@ def shown(name: str) -> str:
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
     """Record syncs in order: the name, and the content of its folder (or of itself) at that moment."""
-    seen: list[tuple[str, list[str]]] = []
+    snapshots: list[tuple[str, list[str]]] = []
     sync = os.fsync
 
     def record(descriptor: int) -> None:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
         folder = path if path.is_dir() else path.parent
-        seen.append((shown(path.name), sorted(shown(file.name) for file in folder.iterdir())))
+        snapshots.append((shown(path.name), sorted(shown(file.name) for file in folder.iterdir())))
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", record)
-    return seen
+    return snapshots
 
 
 def test_a_checkpoint_is_durable_before_the_store_names_it(tmp_path: Path, synced: list[tuple[str, list[str]]]) -> None:

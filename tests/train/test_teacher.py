@@ -32,15 +32,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         torch.manual_seed(1)
         teacher.lm_head.weight.add_(0.02 * torch.randn_like(teacher.lm_head.weight))
     other = warm_start.build(env.ReasoningGym(["chain_sum"], seed=0, held_out=4), seed=0)[1]
-    found = {name: tmp_path_factory.mktemp(name) for name in ("policy", "teacher", "stranger")}
+    paths = {name: tmp_path_factory.mktemp(name) for name in ("policy", "teacher", "stranger")}
     for name, model, words in (
         ("policy", policy, tokenizer),
         ("teacher", teacher, tokenizer),
         ("stranger", teacher, other),
     ):
-        model.save_pretrained(found[name])
-        words.save_pretrained(found[name])
-    return found
+        model.save_pretrained(paths[name])
+        words.save_pretrained(paths[name])
+    return paths
 
 
 def train(recipe: str, run: Path, policy: Path, *options: str) -> int:
@@ -52,9 +52,11 @@ def test_columns_of_a_teacher_train_the_policy_alone(recipe: str, folders: dict[
     run = tmp_path / "run"
     assert train(recipe, run, folders["policy"], "--teacher", str(folders["teacher"]), "--iterations", "2") == 0
     with Store.open(run, read_only=True) as store:
-        said, sampled = (store.batch(1).column(name, "token") for name in ("teacher_logprob", "behaviour_logprob"))
-    assert np.isfinite(said[np.isfinite(sampled)]).all()
-    assert not np.array_equal(said, sampled, equal_nan=True)
+        teacher_logprobs, sampled = (
+            store.batch(1).column(name, "token") for name in ("teacher_logprob", "behaviour_logprob")
+        )
+    assert np.isfinite(teacher_logprobs[np.isfinite(sampled)]).all()
+    assert not np.array_equal(teacher_logprobs, sampled, equal_nan=True)
     (checkpoint,) = (run / "checkpoints").glob("*.pt")
     models = torch.load(checkpoint, weights_only=True)["models"]
     assert models.keys() == {"policy"}
@@ -73,9 +75,9 @@ def test_distillation_reduces_the_divergence_from_the_teacher(folders: dict[str,
         models: list[Any] = [AutoModelForCausalLM.from_pretrained(each) for each in (folder, folders["teacher"])]
 
         def of_pack(pack: Pack) -> torch.Tensor:
-            found = pack.run(models[0], outputs=("divergence:1.0",), teacher=models[1]).divergence
-            assert found is not None
-            return found
+            value = pack.run(models[0], outputs=("divergence:1.0",), teacher=models[1]).divergence
+            assert value is not None
+            return value
 
         return float(np.nanmean(arl.annotate(batch, "kl", of_pack).column("kl", "node_token")))
 
@@ -112,7 +114,7 @@ def test_a_teacher_that_does_not_fit_is_refused_before_anything_is_made(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given = [str(folders.get(each, tmp_path / each)) if not each.startswith("-") else each for each in options]
-    assert train(recipe, tmp_path / "run", folders["policy"], *given) != 0
+    arguments = [str(folders.get(each, tmp_path / each)) if not each.startswith("-") else each for each in options]
+    assert train(recipe, tmp_path / "run", folders["policy"], *arguments) != 0
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -34,9 +34,9 @@ def train(run: Path, ranks: int, *options: str) -> str:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
     command = [*torchrun, "--nproc-per-node", str(ranks), "--", *agentrl] if ranks > 1 else agentrl
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    return completed.stdout
 
 
 def weights(run: Path, model: str) -> torch.Tensor:
@@ -55,10 +55,10 @@ def test_two_ranks_train_as_one_and_resume(recipe: str, tmp_path: Path) -> None:
     train(several, 2, "--iterations", "2", "--resume")
     with arl.Store.open(alone) as one, arl.Store.open(several) as other:
         for iteration in range(2):
-            wanted, found = one.batch(iteration=iteration), other.batch(iteration=iteration)
-            assert np.array_equal(wanted.column("token", "token"), found.column("token", "token"))
+            expected, result = one.batch(iteration=iteration), other.batch(iteration=iteration)
+            assert np.array_equal(expected.column("token", "token"), result.column("token", "token"))
             np.testing.assert_allclose(
-                wanted.column("behaviour_logprob", "token"), found.column("behaviour_logprob", "token"), atol=1e-4
+                expected.column("behaviour_logprob", "token"), result.column("behaviour_logprob", "token"), atol=1e-4
             )
     for model in ("policy", "critic") if recipe == "ppo" else ("policy",):
         moved = (weights(alone, model) - weights(several, model)).abs()
@@ -70,8 +70,10 @@ def test_the_first_rank_alone_computes_the_credit(tmp_path: Path) -> None:
     program = Path(__file__).parents[1] / "support" / "credit_on_ranks.py"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*launch, program, tmp_path], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    completed = subprocess.run(
+        [*launch, program, tmp_path], env=environment, capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, completed.stderr[-3000:]
     files = sorted(path.name for path in tmp_path.iterdir() if path.is_file())
     assert files == ["grpo-0", "ppo-0"]
     for recipe in ("grpo", "ppo"):

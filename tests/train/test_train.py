@@ -75,9 +75,9 @@ def test_the_norm_of_gradients_is_that_before_clipping():
         expected.append(torch.cat([each.grad.flatten() for each in policy.parameters()]).norm().item())
     policy.zero_grad()
     models = Models(recipes.GRPO, policy, policy, learning_rate=0.0, seed=0)
-    found = models.step(recipes.GRPO.updates(batch), rate=0.0, gradient_clip=1e-6, max_tokens=4096)
-    assert found["gradient_norm"] == pytest.approx(sum(expected) / len(expected), rel=1e-4)
-    assert found["gradient_norm"] > 1e-3
+    metrics = models.step(recipes.GRPO.updates(batch), rate=0.0, gradient_clip=1e-6, max_tokens=4096)
+    assert metrics["gradient_norm"] == pytest.approx(sum(expected) / len(expected), rel=1e-4)
+    assert metrics["gradient_norm"] > 1e-3
 
 
 def test_a_model_of_a_folder_may_begin_with_demonstrations(tmp_path, monkeypatch):
@@ -86,13 +86,13 @@ def test_a_model_of_a_folder_may_begin_with_demonstrations(tmp_path, monkeypatch
     model, tokenizer = warm_start.build(world, seed=0)
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
-    given = {"model": str(tmp_path / "model"), "iterations": 1, "rollouts": 8, "held_out": 8}
+    options = {"model": str(tmp_path / "model"), "iterations": 1, "rollouts": 8, "held_out": 8}
     families = {"families": ("chain_sum",), "max_turns": 2}
-    train(TrainOptions(run=str(tmp_path / "run"), warm_start_steps=2, **families, **given), recipes.GRPO, Quiet())
+    train(TrainOptions(run=str(tmp_path / "run"), warm_start_steps=2, **families, **options), recipes.GRPO, Quiet())
     imitate(model, tokenizer, world, seed=0, steps=2)
     shown = weights(tmp_path / "run")
     assert all(torch.equal(shown[name], value) for name, value in model.state_dict().items())
-    other = TrainOptions(run=str(tmp_path / "none"), env="largest_number:world", turn_tokens=4, **given)
+    other = TrainOptions(run=str(tmp_path / "none"), env="largest_number:world", turn_tokens=4, **options)
     train(other, recipes.GRPO, Quiet())
     first = weights(tmp_path / "none")
     assert any(not torch.equal(shown[name], value) for name, value in first.items())

@@ -22,24 +22,24 @@ class Watched:
 
     def __init__(self, gym):
         self.gym = gym
-        self.seen = set()
+        self.seen_questions = set()
 
     def tasks(self, count, *, split="train", start=0):
         assert split == "train"
         tasks = self.gym.tasks(count, split=split, start=start)
-        self.seen |= {task.question for task in tasks}
+        self.seen_questions |= {task.question for task in tasks}
         return tasks
 
     def reset(self, task, seed):
-        self.seen.add(task.question)
+        self.seen_questions.add(task.question)
         return self.gym.reset(task, seed)
 
 
 def test_held_out_tasks_are_never_seen(gym):
     watched = Watched(gym)
     warm_start(watched, seed=0, steps=4)
-    assert len(watched.seen) > 1000
-    assert not watched.seen & {task.question for task in gym.tasks(512, split="held_out")}
+    assert len(watched.seen_questions) > 1000
+    assert not watched.seen_questions & {task.question for task in gym.tasks(512, split="held_out")}
 
 
 def test_expressions_are_read_off_the_questions(gym):

@@ -20,9 +20,9 @@ def recorded(policy: loss.Loss, rollouts: Rollouts, *, tree: bool) -> tuple[Upda
     """Return a step whose packs were run, and its loss."""
     updates = recipes.GRPO.replace(loss=policy).updates(rollouts.batch, draw_losses=True)
     (update,) = updates
-    whole = policy.unit not in ("token", "step")
-    packs = update.pack(max_tokens=4000 if whole else 60, layout="tree" if tree else "sequence")
-    assert whole or len(packs) > 1
+    in_one_pack = policy.unit not in ("token", "step")
+    packs = update.pack(max_tokens=4000 if in_one_pack else 60, layout="tree" if tree else "sequence")
+    assert in_one_pack or len(packs) > 1
     value = sum(float(update.loss(rollouts.outputs(pack.token), pack).detach()) for pack in packs)
     return updates, update, value
 
@@ -32,12 +32,12 @@ def recorded(policy: loss.Loss, rollouts: Rollouts, *, tree: bool) -> tuple[Upda
 def test_the_mean_over_the_draws_of_a_step_is_its_loss(name: str, tree: bool) -> None:
     rollouts = Rollouts.random(LOSSES[name], seed=3)
     updates, update, value = recorded(LOSSES[name], rollouts, tree=tree)
-    found = updates.with_losses().column("loss", "draw")
-    assert np.isfinite(found[update.draws]).all()
+    losses = updates.with_losses().column("loss", "draw")
+    assert np.isfinite(losses[update.draws]).all()
     others = np.setdiff1d(np.arange(rollouts.batch.num_draws), update.draws)
     assert len(others) or not LOSSES[name].needs_score
-    assert np.isnan(found[others]).all()
-    assert found[update.draws].mean() == pytest.approx(value, rel=2e-5, abs=2e-6)
+    assert np.isnan(losses[others]).all()
+    assert losses[update.draws].mean() == pytest.approx(value, rel=2e-5, abs=2e-6)
 
 
 @pytest.mark.parametrize("tree", [False, True])
@@ -53,14 +53,14 @@ def test_the_mean_over_the_draws_of_a_step_is_its_loss(name: str, tree: bool) ->
 def test_the_loss_of_a_draw_equals_that_of_a_step_on_it_alone(kind: loss.Loss, tree: bool) -> None:
     rollouts = Rollouts.random(kind, seed=4)
     updates, update, _ = recorded(kind, rollouts, tree=tree)
-    found = updates.with_losses().column("loss", "draw")
+    losses = updates.with_losses().column("loss", "draw")
     assert len(update.draws) > 8
     for draw in update.draws.tolist():
         (alone,) = recipes.GRPO.replace(loss=kind).updates(only(rollouts.batch, draw))
         value = sum(
             float(alone.loss(rollouts.outputs(pack.token), pack).detach()) for pack in alone.pack(max_tokens=4000)
         )
-        assert found[draw] == pytest.approx(value, rel=1e-5, abs=1e-6)
+        assert losses[draw] == pytest.approx(value, rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", sorted(NO_SUMS))
@@ -78,18 +78,18 @@ def only(batch: Batch, draw: int) -> Batch:
 def test_several_steps_are_a_mean_over_those_that_a_draw_is_in() -> None:
     rollouts = Rollouts.random(loss.Policy(), seed=5)
     recipe = recipes.GRPO.replace(loss=loss.Policy(), epochs=2, minibatches=3)
-    updates, wanted = recipe.updates(rollouts.batch, draw_losses=True), []
+    updates, step_losses = recipe.updates(rollouts.batch, draw_losses=True), []
     for step, update in enumerate(updates):
         for pack in update.pack(max_tokens=4000):
             output = rollouts.outputs(pack.token)
             output.logprob.data += 0.01 * step  # the policy moves
             update.loss(output, pack)
-        wanted.append((update.draws, update.metrics()["loss"]))
-    assert len(wanted) == 6
-    found = updates.with_losses().column("loss", "draw")
+        step_losses.append((update.draws, update.metrics()["loss"]))
+    assert len(step_losses) == 6
+    losses = updates.with_losses().column("loss", "draw")
     # Minibatches differ by at most one draw, so sums are compared.
-    total = sum(len(draws) * value for draws, value in wanted) / 2
-    assert np.nansum(found) == pytest.approx(total, rel=1e-5)
+    total = sum(len(draws) * value for draws, value in step_losses) / 2
+    assert np.nansum(losses) == pytest.approx(total, rel=1e-5)
 
 
 def test_draw_losses_must_be_enabled() -> None:

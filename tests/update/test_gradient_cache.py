@@ -32,7 +32,7 @@ SOME = ["covariance", "bapo", "siren", "light_if, policy, update", "forking_toke
 SEVERAL = pytest.mark.parametrize("name", [*SOME, "safe, critic, update", "inpo", "everything"])
 WHOLE = 10**6
 
-Found = tuple[Tensor, list[Tensor]]
+ValueAndGradients = tuple[Tensor, list[Tensor]]
 
 
 @functools.cache
@@ -49,22 +49,22 @@ def begun(name: str) -> tuple[Updates, Update]:
 
 
 @functools.cache
-def in_one_pack(name: str) -> tuple[Found, dict[str, float]]:
+def in_one_pack(name: str) -> tuple[ValueAndGradients, dict[str, float]]:
     """Return value, gradients and metrics of one pack that holds the whole update."""
     updates, update = begun(name)
-    found = rolled(name).by_packs(update, list(update.pack(max_tokens=WHOLE)))
-    return found, updates.metrics
+    result = rolled(name).by_packs(update, list(update.pack(max_tokens=WHOLE)))
+    return result, updates.metrics
 
 
 def answers_of(name: str) -> Callable[[Pack], PackOutput]:
     return lambda pack: rolled(name).outputs(pack.token)
 
 
-def added(name: str, values: Iterator[Tensor]) -> tuple[Found, int]:
+def added(name: str, values: Iterator[Tensor]) -> tuple[ValueAndGradients, int]:
     """Return sums over packs, and the number of packs."""
-    found = [rolled(name).gradients(value) for value in values]
-    gradients = [torch.stack(each).sum(0) for each in zip(*(one for _, one in found), strict=True)]
-    return (torch.stack([value for value, _ in found]).sum(), gradients), len(found)
+    parts = [rolled(name).gradients(value) for value in values]
+    gradients = [torch.stack(each).sum(0) for each in zip(*(one for _, one in parts), strict=True)]
+    return (torch.stack([value for value, _ in parts]).sum(), gradients), len(parts)
 
 
 def least(name: str) -> int:
@@ -77,12 +77,12 @@ def least(name: str) -> int:
 @given(room=st.integers(0, 100))
 def test_packs_of_any_size_are_one_pack(name: str, room: int) -> None:
     """Packs may split every unit, and need not keep any whole: the same rows in the same order, bit for bit."""
-    wanted, metrics = in_one_pack(name)
+    expected, metrics = in_one_pack(name)
     updates, update = begun(name)
-    found, count = added(name, update.gradient_cached(answers_of(name), max_tokens=least(name) + room))
+    result, count = added(name, update.gradient_cached(answers_of(name), max_tokens=least(name) + room))
     assert count > 1
-    torch.testing.assert_close(found[0], wanted[0], rtol=1e-6, atol=1e-9)  # a share by float32 weights for each pack
-    for gradient, right in zip(found[1], wanted[1], strict=True):
+    torch.testing.assert_close(result[0], expected[0], rtol=1e-6, atol=1e-9)  # a share by float32 weights for each pack
+    for gradient, right in zip(result[1], expected[1], strict=True):
         torch.testing.assert_close(gradient, right, rtol=0, atol=0)
     assert updates.metrics == metrics
 
@@ -92,27 +92,27 @@ def test_packs_of_any_size_are_one_pack(name: str, room: int) -> None:
 @given(room=st.integers(0, 60))
 def test_the_tree_layout_is_the_same(name: str, room: int) -> None:
     policy = LOSSES[name]
-    wanted, metrics = in_one_pack(name)
+    expected, metrics = in_one_pack(name)
     updates, update = begun(name)
     values = update.gradient_cached(answers_of(name), max_tokens=least(name) + room, layout="tree", balance="work")
-    found, count = added(name, values)
+    result, count = added(name, values)
     assert count > 1
     # Sums of float32 weights over branches.
-    assert close(by_place(rolled(name), found), by_place(rolled(name), wanted), 1e-6)
+    assert close(by_place(rolled(name), result), by_place(rolled(name), expected), 1e-6)
     if policy.foldable:  # a row may stand for several tokens, and metrics count rows
         assert updates.metrics["loss"] == pytest.approx(metrics["loss"], rel=1e-6, abs=1e-8)
     else:
         assert updates.metrics == metrics
-        for gradient, right in zip(found[1], wanted[1], strict=True):
+        for gradient, right in zip(result[1], expected[1], strict=True):
             torch.testing.assert_close(gradient, right, rtol=0, atol=0)
 
 
 @EACH
 def test_it_is_the_loss_of_all_rows_in_loops(name: str) -> None:
     policy, rollouts = LOSSES[name], rolled(name)
-    wanted = rollouts.at_once(policy)
-    found, _ = added(name, begun(name)[1].gradient_cached(answers_of(name), max_tokens=least(name)))
-    assert close(found, wanted, 1e-5)  # float32 products of weight and advantage there
+    expected = rollouts.at_once(policy)
+    result, _ = added(name, begun(name)[1].gradient_cached(answers_of(name), max_tokens=least(name)))
+    assert close(result, expected, 1e-5)  # float32 products of weight and advantage there
 
 
 @functools.cache
@@ -131,13 +131,13 @@ def stepped(model: nn.Module, values: Iterator[Tensor]) -> tuple[float, dict[str
     return total, gradients
 
 
-def same(found: tuple[float, dict[str, Tensor]], wanted: tuple[float, dict[str, Tensor]], tolerance: float) -> None:
-    assert found[0] == pytest.approx(wanted[0], rel=1e-6, abs=1e-9)
-    assert found[1].keys() == wanted[1].keys()
-    assert max(gradient.abs().max() for gradient in wanted[1].values()) > 1e-8
-    largest = max(gradient.abs().max().item() for gradient in wanted[1].values())
-    for name, gradient in wanted[1].items():
-        torch.testing.assert_close(found[1][name], gradient, rtol=0, atol=tolerance * largest, msg=name)
+def same(result: tuple[float, dict[str, Tensor]], expected: tuple[float, dict[str, Tensor]], tolerance: float) -> None:
+    assert result[0] == pytest.approx(expected[0], rel=1e-6, abs=1e-9)
+    assert result[1].keys() == expected[1].keys()
+    assert max(gradient.abs().max() for gradient in expected[1].values()) > 1e-8
+    largest = max(gradient.abs().max().item() for gradient in expected[1].values())
+    for name, gradient in expected[1].items():
+        torch.testing.assert_close(result[1][name], gradient, rtol=0, atol=tolerance * largest, msg=name)
 
 
 @SEVERAL
@@ -148,7 +148,7 @@ def test_a_model_feels_the_same(name: str) -> None:
     model.value_head = nn.Linear(32, 2 if "soft_minimum" in repr(policy) else 1).double()
     _, update = begun(name)
     (pack,) = update.pack(max_tokens=WHOLE, layout="sequence")
-    wanted = stepped(model, iter([update.loss(pack.run(model), pack)]))
+    expected = stepped(model, iter([update.loss(pack.run(model), pack)]))
     # Exact equality can break at edges: quantiles and bounds depend on one row's number.
     for options in (
         {"max_tokens": least(name) + 20, "layout": "sequence"},
@@ -157,7 +157,7 @@ def test_a_model_feels_the_same(name: str) -> None:
         {"max_tokens": WHOLE, "layout": "sequence"},
     ):
         tolerance = 1e-6 if options.get("layout") == "tree" and policy.foldable else 1e-9
-        same(stepped(model, update.gradient_cached(model, **options)), wanted, tolerance)
+        same(stepped(model, update.gradient_cached(model, **options)), expected, tolerance)
 
 
 @pytest.mark.parametrize("name", ["forking_tokens", "light_if, policy, update", "pacs"])
@@ -165,18 +165,18 @@ def test_logits_are_not_kept_with_linear_logprob(name: str) -> None:
     model = network()
 
     def run(pack: Pack) -> PackOutput:
-        found = loss.linear_logprob(
+        outputs = loss.linear_logprob(
             pack.forward(model),
             model.lm_head.weight,
             pack.target,
             pack.streams.inverse_temperature,
             source_row=pack.source_row,
         )
-        return PackOutput(*found)
+        return PackOutput(*outputs)
 
     _, update = begun(name)
-    wanted = stepped(model, update.gradient_cached(model, max_tokens=WHOLE))
-    same(stepped(model, update.gradient_cached(run, max_tokens=least(name))), wanted, 1e-9)
+    expected = stepped(model, update.gradient_cached(model, max_tokens=WHOLE))
+    same(stepped(model, update.gradient_cached(run, max_tokens=least(name))), expected, 1e-9)
     with pytest.raises(InvalidInputError, match=r"returned FusedOutput for a pack; .*linear_logprob"):
         list(update.gradient_cached(lambda pack: fused(model, pack, LOSSES[name]), max_tokens=least(name)))
 
@@ -188,21 +188,21 @@ def fused(model: nn.Module, pack: Pack, policy: loss.Loss) -> PackOutput:
 def test_dropout_drops_the_same_in_both_runs() -> None:
     model = network(attention_dropout=0.4).train()
     _, update = begun("forking_tokens")
-    seen: list[Tensor] = []
+    logprobs: list[Tensor] = []
 
     def run(pack: Pack) -> PackOutput:
         output = pack.run(model)
-        seen.append(output.logprob.detach())
+        logprobs.append(output.logprob.detach())
         return output
 
     for value in update.gradient_cached(run, max_tokens=least("forking_tokens")):
         torch.rand(3)  # other code draws random numbers too
         value.backward()
-    half = len(seen) // 2
-    for first, second in zip(seen[:half], seen[half:], strict=True):
+    half = len(logprobs) // 2
+    for first, second in zip(logprobs[:half], logprobs[half:], strict=True):
         torch.testing.assert_close(first, second, rtol=0, atol=0)
     exact = next(iter(update.pack(max_tokens=WHOLE))).run(network())
-    assert (torch.cat(seen[:half]).sort().values - exact.logprob.detach().sort().values).abs().max() > 0.01
+    assert (torch.cat(logprobs[:half]).sort().values - exact.logprob.detach().sort().values).abs().max() > 0.01
 
 
 def test_a_pack_alone_is_run_once() -> None:
@@ -240,19 +240,19 @@ def test_log_probs_of_minus_infinity_have_no_gradient() -> None:
 def test_a_scaled_value_scales_its_gradient() -> None:
     """Gradient scalers of mixed precision and gradient accumulation scale the loss in the same way."""
     name = "pacs"
-    wanted, _ = in_one_pack(name)
+    expected, _ = in_one_pack(name)
     scaled = (8.0 * value for value in begun(name)[1].gradient_cached(answers_of(name), max_tokens=least(name)))
-    found, _ = added(name, scaled)
-    assert close(found, (8.0 * wanted[0], [8.0 * gradient for gradient in wanted[1]]), 1e-6)
+    result, _ = added(name, scaled)
+    assert close(result, (8.0 * expected[0], [8.0 * gradient for gradient in expected[1]]), 1e-6)
 
 
 def test_a_statistic_over_all_rows_is_refused_in_packs() -> None:
     _, update = begun("forking_tokens")
-    whole = largest_unit(rolled("forking_tokens").batch, update, "update")
-    message = f"max_tokens is {whole - 1}, but the loss needs draw .*update.* has {whole} .*gradient_cached"
+    needed = largest_unit(rolled("forking_tokens").batch, update, "update")
+    message = f"max_tokens is {needed - 1}, but the loss needs draw .*update.* has {needed} .*gradient_cached"
     with pytest.raises(InvalidInputError, match=message):
-        update.pack(max_tokens=whole - 1)
-    assert len(list(update.pack(max_tokens=whole))) == 1
+        update.pack(max_tokens=needed - 1)
+    assert len(list(update.pack(max_tokens=needed))) == 1
 
 
 def test_invalid_outputs_of_a_gradient_cached_function_are_rejected() -> None:
@@ -284,8 +284,8 @@ def test_a_function_of_the_whole_update() -> None:
     (weight * (logprob - logprob.mean()) ** 2).sum().backward()
     for value in update.gradient_cached(lambda pack: rollouts.outputs(pack.token), max_tokens=99):
         value.backward()
-    found = rollouts.leaves["logprob"].grad[single.token]
-    torch.testing.assert_close(found, logprob.grad, rtol=1e-12, atol=1e-14)
+    gradient = rollouts.leaves["logprob"].grad[single.token]
+    torch.testing.assert_close(gradient, logprob.grad, rtol=1e-12, atol=1e-14)
 
 
 def test_minibatches_keep_groups_and_pairs_whole() -> None:
@@ -301,15 +301,17 @@ def test_minibatches_keep_groups_and_pairs_whole() -> None:
         assert sum(map(len, parts)) == len(set.union(*parts))
 
 
-def as_rank(rank: int, store: distributed.Store, name: str, layout: str) -> tuple[Found, dict[str, float], int]:
+def as_rank(
+    rank: int, store: distributed.Store, name: str, layout: str
+) -> tuple[ValueAndGradients, dict[str, float], int]:
     options = distributed.ProcessGroupGloo._Options()
     options._devices = [distributed.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     group = distributed.ProcessGroupGloo(store, rank, 2, options)
     updates = recipes.GRPO.replace(loss=LOSSES[name]).updates(None if rank else rolled(name).batch, group=group)
     update, answers = next(iter(updates)), answers_of(name)
     values = update.gradient_cached(lambda pack: replace(answers(pack), ranks=1), max_tokens=200, layout=layout)
-    found, count = added(name, values)
-    return found, updates.metrics, count
+    result, count = added(name, values)
+    return result, updates.metrics, count
 
 
 @pytest.mark.parametrize("layout", ["sequence", "tree"])
@@ -318,7 +320,7 @@ def as_rank(rank: int, store: distributed.Store, name: str, layout: str) -> tupl
 @pytest.mark.filterwarnings("ignore:You are using a Backend")  # ranks are threads here
 def test_ranks_make_one_loss(name: str, layout: str) -> None:
     """Run two ranks, each a thread with its own end of a real connection."""
-    wanted, metrics = in_one_pack(name)
+    expected, metrics = in_one_pack(name)
     store = distributed.HashStore()
     with ThreadPoolExecutor(2) as pool:
         ranks = list(pool.map(lambda rank: as_rank(rank, store, name, layout), range(2)))
@@ -327,7 +329,7 @@ def test_ranks_make_one_loss(name: str, layout: str) -> None:
     assert metrics_of_one == metrics_of_other
     assert metrics_of_one["loss"] == pytest.approx(metrics["loss"], rel=1e-6)
     total = one[0] + other[0], [sum(pair) for pair in zip(one[1], other[1], strict=True)]
-    assert close(by_place(rolled(name), total), by_place(rolled(name), wanted), 1e-6)
+    assert close(by_place(rolled(name), total), by_place(rolled(name), expected), 1e-6)
     assert all(sum(gradient.abs().sum() for gradient in gradients) > 0 for _, gradients in (one, other))
 
 

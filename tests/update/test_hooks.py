@@ -44,9 +44,9 @@ BATCH = small([(0, [3]), (0, [1]), (1, [1]), (1, [2])], draw_score=[1.0, 0.0, 0.
 
 
 def recipe(*actions: Any, **others: Any) -> Recipe:
-    made = recipes.GRPO.replace(minibatches=2, hooks=actions or None, **others)
-    assert Recipe.from_toml(made.to_toml()) == made
-    return made
+    result = recipes.GRPO.replace(minibatches=2, hooks=actions or None, **others)
+    assert Recipe.from_toml(result.to_toml()) == result
+    return result
 
 
 def train(
@@ -85,11 +85,11 @@ def iterations(recipe: Recipe, count: int, models: dict[str, Model]) -> Iterator
 def test_a_reference_follows() -> None:
     models = {"policy": Model(1.0, 7), "reference": Model(0.0, 3)}
     policy = recipe(SyncModel("policy", "reference", every=2))
-    kept = []
+    outcomes = []
     for _, outcome in iterations(policy, 4, models):
-        kept.append((outcome.changed, models["reference"].numbers == models["policy"].numbers))
+        outcomes.append((outcome.changed, models["reference"].numbers == models["policy"].numbers))
         models["policy"].shift.data += 1.0
-    assert kept == [((), False), (("reference",), True), ((), False), (("reference",), True)]
+    assert outcomes == [((), False), (("reference",), True), ((), False), (("reference",), True)]
     assert int(models["reference"].count) == 7
     assert models["reference"].tied is models["reference"].shift, "in place: what was tied stays tied"
 
@@ -98,8 +98,8 @@ def test_it_follows_softly_every_few_steps_of_the_run() -> None:
     """Two steps per iteration, every third step: steps 3, 6 of six. The rate 0 keeps the policy fixed."""
     models = {"policy": Model(1.0), "reference": Model(0.0)}
     moved = recipe(SyncModel("policy", "reference", mix=0.5, every=3, unit="steps"), ScaleLearningRate(0.0))
-    found = [models["reference"].shift[0].item() for _ in iterations(moved, 3, models)]
-    assert found == [0.0, 0.5, 0.75]
+    shifts = [models["reference"].shift[0].item() for _ in iterations(moved, 3, models)]
+    assert shifts == [0.0, 0.5, 0.75]
     assert models["reference"].mean[0].item() == 7.5
 
 
@@ -107,8 +107,10 @@ def test_it_counts_the_steps_of_each_iteration_by_themselves() -> None:
     """Two steps per iteration; the second of each, across iterations. The rate 0 keeps the policy fixed."""
     models = {"policy": Model(1.0), "reference": Model(0.0)}
     second = SyncModel("policy", "reference", mix=0.5, once=2, unit="steps_of_iteration")
-    found = [models["reference"].shift[0].item() for _ in iterations(recipe(second, ScaleLearningRate(0.0)), 3, models)]
-    assert found == [0.5, 0.75, 0.875]
+    shifts = [
+        models["reference"].shift[0].item() for _ in iterations(recipe(second, ScaleLearningRate(0.0)), 3, models)
+    ]
+    assert shifts == [0.5, 0.75, 0.875]
 
 
 def test_it_begins_at_an_iteration() -> None:
@@ -117,15 +119,15 @@ def test_it_begins_at_an_iteration() -> None:
         6,
     ]
     models = {"policy": Model(1.0)}
-    taken = [len(list(updates)) for updates, _ in iterations(recipe(FreezeModel("policy", since=2)), 3, models)]
-    assert taken == [2, 0, 0]
+    step_counts = [len(list(updates)) for updates, _ in iterations(recipe(FreezeModel("policy", since=2)), 3, models)]
+    assert step_counts == [2, 0, 0]
 
 
 def test_an_average_is_corrected() -> None:
     """decay 0.5: the n-th is the mean of n + 1 terms weighted 1, 0.5, 0.25, ... from the newest."""
     models = {"policy": Model(0.0), "proximal": Model(0.0)}
     averaged = recipe(SyncModel("policy", "proximal", mix=0.5, corrected=True), ScaleLearningRate(0.0))
-    terms, found = [0.0], []
+    terms, agreements = [0.0], []
     running = iterations(averaged, 3, models)
     for value in (2.0, -1.0, 4.0):
         models["policy"].shift.data.fill_(value)
@@ -133,23 +135,23 @@ def test_an_average_is_corrected() -> None:
         terms.append(value)
         weights = [0.5**age for age in range(len(terms))][::-1]
         expected = sum(w * t for w, t in zip(weights, terms, strict=True)) / sum(weights)
-        found.append(models["proximal"].shift[0].item() == pytest.approx(expected, rel=1e-6, abs=1e-6))
-    assert found == [True, True, True]
+        agreements.append(models["proximal"].shift[0].item() == pytest.approx(expected, rel=1e-6, abs=1e-6))
+    assert agreements == [True, True, True]
 
 
 def test_an_average_counts_the_steps_of_its_source_alone() -> None:
     """The critic's two steps per iteration move no average of the policy, and the policy's steps none of the critic."""
     targets = {"policy": "proximal", "critic": "target"}
-    own = [SyncModel(source, target, every=3, unit="steps", own_steps=True) for source, target in targets.items()]
+    syncs = [SyncModel(source, target, every=3, unit="steps", own_steps=True) for source, target in targets.items()]
     losses = tuple(loss.Train(loss.Policy(), model=model, minibatches=2) for model in ("critic", "policy"))
-    running = recipe(*own, *(ScaleLearningRate(0.0, model=model) for model in targets), loss=losses)
+    running = recipe(*syncs, *(ScaleLearningRate(0.0, model=model) for model in targets), loss=losses)
     models = {name: Model(0.0) for names in targets.items() for name in names}
-    found = []
+    shifts = []
     for round_, _ in enumerate(iterations(running, 4, models), 1):
-        found.append([models[target].shift[0].item() for target in targets.values()])
+        shifts.append([models[target].shift[0].item() for target in targets.values()])
         for source in targets:
             models[source].shift.data.fill_(float(round_))
-    assert found == [[0, 0], [1, 1], [2, 2], [2, 2]], "step 3 is in iteration 2, step 6 in 3"
+    assert shifts == [[0, 0], [1, 1], [2, 2], [2, 2]], "step 3 is in iteration 2, step 6 in 3"
 
 
 def test_a_slow_average_of_a_model_in_half_precision_needs_float32() -> None:
@@ -167,9 +169,9 @@ def test_slow_and_fast_steps() -> None:
     models, alone = {"policy": Model(1.0)}, {"policy": Model(1.0)}
     next(iterations(recipe().replace(minibatches=1), 1, alone))
     _, outcome = next(iterations(recipe(SyncModel("begin", "policy", mix=0.75)).replace(minibatches=1), 1, models))
-    whole = alone["policy"].shift - 1.0
-    assert whole.abs().max() > 0.05
-    torch.testing.assert_close(models["policy"].shift - 1.0, 0.25 * whole, rtol=1e-5, atol=1e-7)
+    change = alone["policy"].shift - 1.0
+    assert change.abs().max() > 0.05
+    torch.testing.assert_close(models["policy"].shift - 1.0, 0.25 * change, rtol=1e-5, atol=1e-7)
     assert outcome.changed == ("policy",)
 
 
@@ -190,9 +192,9 @@ def test_models_are_exchanged_restarted_and_rolled_back() -> None:
 
 def test_steps_are_left_out_and_scaled() -> None:
     def moved(*actions: Any) -> list[float]:
-        models, found = {"policy": Model(0.0)}, []
-        train(recipe(*actions), BATCH, models, lambda _: found.append(models["policy"].shift[0].item()))
-        return found
+        models, shifts = {"policy": Model(0.0)}, []
+        train(recipe(*actions), BATCH, models, lambda _: shifts.append(models["policy"].shift[0].item()))
+        return shifts
 
     first, second = moved()
     assert first != 0.0
@@ -227,8 +229,8 @@ def test_models_are_trained_in_turn() -> None:
     links = (loss.Train(loss.Policy(), model="other"), loss.Policy())
     turns = recipe(FreezeModel("policy", until=3), FreezeModel("other", every=2), loss=links)
     models = {"policy": Model(0.0), "other": Model(0.0)}
-    seen = [{part.training.model for part in updates._parts} for updates, _ in iterations(turns, 4, models)]
-    assert seen == [{"other"}, set(), {"policy", "other"}, {"policy"}]
+    trained_models = [{part.training.model for part in updates._parts} for updates, _ in iterations(turns, 4, models)]
+    assert trained_models == [{"other"}, set(), {"policy", "other"}, {"policy"}]
 
 
 def test_updates_stop_early_and_the_training_too() -> None:
@@ -265,16 +267,16 @@ def test_a_coefficient_moves_with_every_step() -> None:
     """A dual variable: beta + rate (metric - target) after each of the steps, and the next loss uses it."""
     dual = Dual("loss", target=0.5, rate=2.0, start=1.0, at_least=1e-6, every="step")
     moving = recipe(loss=loss.Policy(drift=loss.KL(dual, "k2")), epochs=2)
-    seen: list[float] = []
+    coefficients: list[float] = []
     updates, _ = train(
-        moving, BATCH, {"policy": Model(0.0)}, lambda pair: seen.append(pair[0].prepared.loss.drift.coefficient)
+        moving, BATCH, {"policy": Model(0.0)}, lambda pair: coefficients.append(pair[0].prepared.loss.drift.coefficient)
     )
-    said = updates.metrics["steps"]["loss"]
+    losses = updates.metrics["steps"]["loss"]
     expected = [1.0]
-    for value in said:
+    for value in losses:
         expected.append(max(1e-6, expected[-1] + 2.0 * (value - 0.5)))
-    assert len(seen) == 4
-    assert seen == pytest.approx(expected[:4])
+    assert len(coefficients) == 4
+    assert coefficients == pytest.approx(expected[:4])
     states = moving.next_states({}, IterationRecord.of(moving.credit(BATCH), updates.metrics))
     assert states["loss[0].Policy.drift.coefficient"]["value"] == pytest.approx(expected[4]), "and so has the store"
 
@@ -293,8 +295,11 @@ def test_invalid_hooks_and_models_are_reported() -> None:
         train(late, BATCH, {"policy": Model(0.0)}, reference=Model(1.0))
     for make, message in (
         (lambda: SyncModel("policy", "policy"), "name another model"),
-        (lambda: SyncModel("policy", "begin"), "what was at the begin is past"),
-        (lambda: SyncModel("policy", "average", corrected=True, once=3), "say how often with `every` alone"),
+        (lambda: SyncModel("policy", "begin"), "it is a copy that no hook changes"),
+        (
+            lambda: SyncModel("policy", "average", corrected=True, once=3),
+            "leave out `once` and `when`, and set `every`",
+        ),
         (lambda: SyncModel("policy", "average", own_steps=True), "use it with unit='steps'"),
         (lambda: FreezeModel("policy", unit="steps"), "frozen for whole iterations"),
         (lambda: SyncModel("policy", "average", every=0), "option every=0 is not possible"),
@@ -312,8 +317,8 @@ def test_metrics_named_max_keep_the_largest_value() -> None:
     for step in packs:
         metrics.begin_update()
         for total, tokens, largest in step:
-            said: dict[str, Tensor] = {"loss": torch.tensor(total), "tokens": torch.tensor(tokens)}
-            metrics.add({**said, "kl": torch.tensor(total), "max_kl": torch.tensor(largest)})
+            common: dict[str, Tensor] = {"loss": torch.tensor(total), "tokens": torch.tensor(tokens)}
+            metrics.add({**common, "kl": torch.tensor(total), "max_kl": torch.tensor(largest)})
     # loss (1 + 2 + 6) / 2 updates; kl 9 / 12 tokens
     expected = {"loss": 4.5, "kl": 0.75, "max_kl": 0.3, "tokens": 12.0, "updates": 2.0}
     assert metrics.means() == pytest.approx(expected)

@@ -42,8 +42,8 @@ def late(groups: int = 4) -> Batch:
             trajectory = forest.start(group, member)
             forest.append(trajectory, [1, 2, 3 + group], kind="prompt")
             for turn in range(2):
-                said = [7, 8, 9] if group < 2 else [7, *rng.integers(10, 20, 2).tolist()]
-                forest.append(trajectory, said, kind="action", logprobs=[-0.5, -0.2, -rng.uniform(0.1, 3.0)])
+                action = [7, 8, 9] if group < 2 else [7, *rng.integers(10, 20, 2).tolist()]
+                forest.append(trajectory, action, kind="action", logprobs=[-0.5, -0.2, -rng.uniform(0.1, 3.0)])
                 forest.step(trajectory)
                 if not turn:
                     forest.append(trajectory, [4, 5], kind="observation")
@@ -72,18 +72,18 @@ def updates_of(recipe: Recipe, batch: Batch, *, metrics_of_all: bool) -> Updates
 def test_gradients_are_those_of_all_draws(name: str, layout: str) -> None:
     recipe = recipes.GRPO.replace(loss=LOSSES[name])
     batch = recipe.credit(late())
-    wanted, every, said = gradients(updates_of(recipe, batch, metrics_of_all=True), "sequence")
-    found, run, fewer = gradients(updates_of(recipe, batch, metrics_of_all=False), layout)
-    for one, other in zip(found, wanted, strict=True):
+    expected, all_tokens, all_metrics = gradients(updates_of(recipe, batch, metrics_of_all=True), "sequence")
+    result, run_tokens, fewer_metrics = gradients(updates_of(recipe, batch, metrics_of_all=False), layout)
+    for one, other in zip(result, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-8)
-    assert sum(float(gradient.abs().sum()) for gradient in wanted) > 0.01
+    assert sum(float(gradient.abs().sum()) for gradient in expected) > 0.01
     # Nine of twelve draws agree with their group; of a draw's 10 tokens the last is never an input.
-    assert every == 12 * 10
-    assert run == (3 * 10 if layout == "sequence" else run)
-    assert "idle_tokens" not in said
-    assert fewer["idle_tokens"] == 9 * 6
-    assert fewer["tokens"] + (0 if layout == "tree" else 9 * 6) <= said["tokens"]
-    assert fewer["loss"] == pytest.approx(said["loss"], rel=1e-6)
+    assert all_tokens == 12 * 10
+    assert run_tokens == (3 * 10 if layout == "sequence" else run_tokens)
+    assert "idle_tokens" not in all_metrics
+    assert fewer_metrics["idle_tokens"] == 9 * 6
+    assert fewer_metrics["tokens"] + (0 if layout == "tree" else 9 * 6) <= all_metrics["tokens"]
+    assert fewer_metrics["loss"] == pytest.approx(all_metrics["loss"], rel=1e-6)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -108,17 +108,17 @@ def test_a_controller_that_reads_metrics_runs_all_draws() -> None:
 def test_a_step_without_any_gradient_is_one_of_zeros() -> None:
     recipe = recipes.GRPO
     batch = recipe.credit(late(groups=2))
-    found, tokens, said = gradients(updates_of(recipe, batch, metrics_of_all=False), "sequence")
+    result, tokens, metrics = gradients(updates_of(recipe, batch, metrics_of_all=False), "sequence")
     assert tokens == 6 * 10
-    assert "idle_tokens" not in said
-    assert all(gradient is not None and not gradient.any() for gradient in found)
+    assert "idle_tokens" not in metrics
+    assert all(gradient is not None and not gradient.any() for gradient in result)
 
 
 @pytest.mark.parametrize("layout", ["sequence", "tree"])
 def test_ranks_and_gradient_caching_leave_out_the_same(layout: str) -> None:
     recipe = recipes.GRPO
     batch = recipe.credit(late())
-    wanted, _, _ = gradients(updates_of(recipe, batch, metrics_of_all=True), "sequence")
+    expected, _, _ = gradients(updates_of(recipe, batch, metrics_of_all=True), "sequence")
     for ways in ("ranks", "together"):
         model = tiny_model()
         (update,) = updates_of(recipe, batch, metrics_of_all=False)
@@ -129,7 +129,7 @@ def test_ranks_and_gradient_caching_leave_out_the_same(layout: str) -> None:
         else:
             for value in update.gradient_cached(model, max_tokens=11, layout=layout):
                 value.backward()
-        for parameter, other in zip(model.parameters(), wanted, strict=True):
+        for parameter, other in zip(model.parameters(), expected, strict=True):
             torch.testing.assert_close(parameter.grad, other, rtol=1e-5, atol=1e-8)
 
 
@@ -138,9 +138,9 @@ def test_repeated_samples_are_run_once() -> None:
     recipe = recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.1)))
     batch = recipe.credit(late())
     batch = batch.with_columns("token", reference_logprob=np.full(len(batch.column("token", "token")), -1.0))
-    wanted, every, _ = gradients(updates_of(recipe, batch, metrics_of_all=False), "sequence")
-    found, run, _ = gradients(updates_of(recipe, batch, metrics_of_all=False), "tree")
-    for one, other in zip(found, wanted, strict=True):
+    expected, all_tokens, _ = gradients(updates_of(recipe, batch, metrics_of_all=False), "sequence")
+    result, run_tokens, _ = gradients(updates_of(recipe, batch, metrics_of_all=False), "tree")
+    for one, other in zip(result, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-8)
     (update,) = recipe.updates(batch)
     (pack,) = update.pack(max_tokens=10**6, layout="tree")
@@ -151,5 +151,5 @@ def test_repeated_samples_are_run_once() -> None:
         for path in [one.input_ids[begin:stop].tolist()]
         for end in range(1, len(path) + 1)
     }
-    assert run == len(rows) == len(pack.input_ids)
-    assert run < every / 2
+    assert run_tokens == len(rows) == len(pack.input_ids)
+    assert run_tokens < all_tokens / 2

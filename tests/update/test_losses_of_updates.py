@@ -51,22 +51,22 @@ def test_packs_of_any_size_are_all_rows_at_once(name: str) -> None:
     policy = LOSSES[name]
     rollouts = Rollouts.random(policy, seed=len(name) % 3)
     update = rollouts.update(policy)
-    wanted = rollouts.at_once(policy)
-    assert wanted[0].isfinite()
-    assert max(gradient.abs().max() for gradient in wanted[1]) > 1e-7
+    expected = rollouts.at_once(policy)
+    assert expected[0].isfinite()
+    assert max(gradient.abs().max() for gradient in expected[1]) > 1e-7
     least = largest_unit(rollouts.batch, update, policy.unit)
     with pytest.raises(InvalidInputError, match=f"max_tokens is {least - 1}, but"):
         list(update.pack(max_tokens=least - 1))
     (single,) = update.pack(max_tokens=10**6)
     # Streams are float32, and so is the product of weight and advantage in `at_once`.
-    whole = rollouts.by_packs(update, [single])
-    assert close(whole, wanted, 1e-5)
+    result = rollouts.by_packs(update, [single])
+    assert close(result, expected, 1e-5)
     for limit in (least, least + 9):
         packs = list(update.pack(max_tokens=limit))
         assert (len(packs) > 1) == (name not in OVER_ALL_ROWS)
         assert all(len(pack.input_ids) <= limit for pack in packs)
         assert sorted(itertools.chain(*(pack.token.tolist() for pack in packs))) == sorted(single.token.tolist())
-        assert close(rollouts.by_packs(update, packs), whole, 1e-6)
+        assert close(rollouts.by_packs(update, packs), result, 1e-6)
 
 
 def test_the_losses_that_need_the_whole_update() -> None:
@@ -82,12 +82,12 @@ def test_smaller_packs_of_these_would_be_another_loss(name: str) -> None:
     policy = LOSSES[name]
     rollouts = Rollouts.random(policy, seed=len(name) % 3)
     update = rollouts.update(policy)
-    whole = rollouts.by_packs(update, list(update.pack(max_tokens=10**6)))
+    expected = rollouts.by_packs(update, list(update.pack(max_tokens=10**6)))
     groups = rollouts.batch.keys("group_id", "draw").astype(np.int64)
     update = Update(replace(update.prepared, units=groups), update.draws, Metrics())
     packs = list(update.pack(max_tokens=largest_unit(rollouts.batch, update, "group")))
     assert len(packs) > 1
-    assert not close(rollouts.by_packs(update, packs), whole, 1e-6)
+    assert not close(rollouts.by_packs(update, packs), expected, 1e-6)
 
 
 @functools.cache
@@ -126,10 +126,10 @@ def test_outputs_of_a_pack_equal_those_of_the_models_own_forward() -> None:
     batch = grow(3)
     (plan,) = batch.plan([0], max_tokens=999)
     scale = np.asarray(batch.column("inverse_temperature", "token"), np.float32)[plan.token]
-    asked = ("value", "top_p_entropy", "mean_logprob")
-    pack = Pack.from_plan(plan, {"inverse_temperature": scale}, outputs=asked)
-    found = pack.run(model)
-    assert found.value_logits is None
+    names = ("value", "top_p_entropy", "mean_logprob")
+    pack = Pack.from_plan(plan, {"inverse_temperature": scale}, outputs=names)
+    output = pack.run(model)
+    assert output.value_logits is None
     starts = plan.cu_seqlens.tolist()
     hidden = torch.cat(
         [
@@ -138,11 +138,11 @@ def test_outputs_of_a_pack_equal_those_of_the_models_own_forward() -> None:
         ]
     )[pack.source_row]
     logits = model.lm_head(hidden) * pack.streams.inverse_temperature[:, None]
-    torch.testing.assert_close(found.value, model.value_head(hidden))
-    torch.testing.assert_close(found.top_p_entropy, answers.top_p_entropy(logits))
-    torch.testing.assert_close(found.mean_logprob, logits.log_softmax(-1).mean(-1))
-    assert found.value.requires_grad
-    assert found.top_p_entropy.requires_grad
+    torch.testing.assert_close(output.value, model.value_head(hidden))
+    torch.testing.assert_close(output.top_p_entropy, answers.top_p_entropy(logits))
+    torch.testing.assert_close(output.mean_logprob, logits.log_softmax(-1).mean(-1))
+    assert output.value.requires_grad
+    assert output.top_p_entropy.requires_grad
 
 
 def test_outputs_packs_and_buffers_of_the_wrong_type_are_refused() -> None:
@@ -171,8 +171,8 @@ def test_annotate_takes_values_for_a_column_of_values() -> None:
     model, batch = tiny_model("llama"), grow(0)
     model.value_head = nn.Linear(32, 1).double()
     values = annotate(batch, "old_value", model).column("old_value", "token")
-    given = annotate(batch, "mine", lambda pack: pack.run(model, outputs=("value",)).value).column("mine", "token")
-    np.testing.assert_array_equal(values, given)
+    expected = annotate(batch, "mine", lambda pack: pack.run(model, outputs=("value",)).value).column("mine", "token")
+    np.testing.assert_array_equal(values, expected)
     assert np.isfinite(values).sum() == batch.column("trainable", "token").sum()
     logprobs = annotate(batch, "reference_logprob", model).column("reference_logprob", "token")
     assert not np.allclose(values, logprobs, equal_nan=True)

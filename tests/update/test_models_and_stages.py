@@ -17,13 +17,13 @@ from agentrl_core.exceptions import RecipeError
 
 def with_two_losses() -> dict[str, Recipe]:
     """Return the losses of each system with several models or stages, under a separate credit."""
-    found = {}
+    result = {}
     for name in ("dapo_direct", "ver_ipo", "vl_dac", "safe", "gui_libra"):
         links = recipes.get(name).at(0).chain("loss")
         trained = {link.model for link in links if isinstance(link, loss.Train)}
         frozen = () if "critic" in trained else ("critic",)
-        found[name] = recipes.GRPO.replace(name=name, advantage=advantage.Gae(), loss=links, frozen=frozen)
-    return found
+        result[name] = recipes.GRPO.replace(name=name, advantage=advantage.Gae(), loss=links, frozen=frozen)
+    return result
 
 
 RECIPES = with_two_losses()
@@ -36,10 +36,10 @@ def credited(per: str) -> Batch:
 
 
 def models() -> dict[str, nn.Module]:
-    found = {"policy": tiny_model("llama"), "critic": tiny_model("qwen3")}
+    result = {"policy": tiny_model("llama"), "critic": tiny_model("qwen3")}
     torch.manual_seed(5)
-    found["critic"].value_head = nn.Linear(32, 2).double()
-    return found
+    result["critic"].value_head = nn.Linear(32, 2).double()
+    return result
 
 
 def snapshot(model: nn.Module) -> torch.Tensor:
@@ -97,7 +97,7 @@ def test_each_loss_has_its_own_updates_and_metrics() -> None:
             update.loss(pack.run(trained[update.model]), pack)
             total += pack.streams.weight_kl.sum().item()
         assert total == pytest.approx(1.0, abs=1e-5)
-    found = updates.metrics
+    metrics = updates.metrics
     alone = {}
     for name, link in (("policy", recipe.loss[1]), ("critic", critic)):
         single = recipe.replace(loss=link).updates(batch, seed=3)
@@ -106,10 +106,10 @@ def test_each_loss_has_its_own_updates_and_metrics() -> None:
             for pack in update.pack(max_tokens=99):
                 update.loss(pack.run(trained[name]), pack)
         alone |= single.metrics
-    assert found == alone
-    assert found["critic.updates"] == 6
-    assert found["updates"] == 4
-    assert {"critic.value_error", "ratio"} <= set(found)
+    assert metrics == alone
+    assert metrics["critic.updates"] == 6
+    assert metrics["updates"] == 4
+    assert {"critic.value_error", "ratio"} <= set(metrics)
 
 
 def test_a_critic_before_the_credit() -> None:

@@ -33,9 +33,9 @@ def with_random_columns(seed: int, optional: set[str]) -> Batch:
         "advantage_positive": rng.normal(size=count),
         "advantage_negative": rng.normal(size=count),
     }
-    asked = {name: values.astype(np.float32) for name, values in columns.items() if name not in OPTIONAL}
-    asked |= {name: columns[name].astype(np.float32) for name in optional}
-    return batch.with_columns("token", **asked)
+    new_columns = {name: values.astype(np.float32) for name, values in columns.items() if name not in OPTIONAL}
+    new_columns |= {name: columns[name].astype(np.float32) for name in optional}
+    return batch.with_columns("token", **new_columns)
 
 
 def by_definition(batch: Batch, update: Update) -> dict[str, np.ndarray]:
@@ -129,12 +129,12 @@ def test_a_plan_makes_streams_of_columns() -> None:
     for options, message in [
         ({"summed": ["advantage"], "weights": weights}, 'summed has "advantage"; use advantage_positive'),
         ({"summed": ["advantage_positive"], "weights": weights}, 'column "advantage" is missing'),
-        ({"summed": ["weight_kl"], "weights": weights[:3]}, "a pair has token 3, but the column has 3 values"),
-        ({"summed": ["weight_kl"]}, "but the column has 0 values"),
+        ({"summed": ["weight_kl"], "weights": weights[:3]}, "a pair has token 3, but a column has only 3 values"),
+        ({"summed": ["weight_kl"]}, "but a column has only 0 values"),
         ({"summed": ["weight_kl"] * 2, "weights": weights}, "is requested twice"),
     ]:
         with pytest.raises(InvalidInputError, match=message):
             plan.pack(0, **options)
-    with pytest.raises(IndexError, match="pack 1 does not exist; the plan has 1"):
+    with pytest.raises(IndexError, match="pack 1 does not exist; give an index below the 1 packs"):
         plan[1]
     assert plan[-1].token.tolist() == pack.token.tolist()

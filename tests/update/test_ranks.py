@@ -95,7 +95,7 @@ REFUSED = {
 
 def report(ranks: int, *cases: str) -> dict[str, Any]:
     """Return the results of cases, which share one process group."""
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, PROGRAM, str(ranks), *cases],
         capture_output=True,
         text=True,
@@ -103,37 +103,37 @@ def report(ranks: int, *cases: str) -> dict[str, Any]:
         timeout=1800,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
-    assert list(found) == list(cases)
-    return found
+    assert completed.returncode == 0, completed.stderr
+    results: dict[str, Any] = json.loads(completed.stdout[completed.stdout.index("{") :])
+    assert list(results) == list(cases)
+    return results
 
 
-def check(case: str, found: Any, ranks: int) -> None:
+def check(case: str, result: Any, ranks: int) -> None:
     """Check that a case ends like one process."""
-    assert isinstance(found, dict), f"{case}: {found}"
-    if "columns" in found:
-        assert found["columns"] < 1e-6, case
+    assert isinstance(result, dict), f"{case}: {result}"
+    if "columns" in result:
+        assert result["columns"] < 1e-6, case
         return
-    assert found["moved"] > (1e-5 if case == "page" else 1e-3), case
-    assert found["clipped"] > 0, case
+    assert result["moved"] > (1e-5 if case == "page" else 1e-3), case
+    assert result["clipped"] > 0, case
     if "wrong" in case:
-        assert found["parameters"] > 1e-3, case
+        assert result["parameters"] > 1e-3, case
         return
     # Losses have the number of ranks as a factor. In bf16, three times a gradient rounds differently from the gradient
     # itself. That is no error: powers of two are exact, and two and four ranks end within 1e-5.
     is_rounded = "autocast" in case and ranks == 3
     # A processor may round products in bf16 depending on the number of their rows.
     near = 1e-5 if "autocast" in case else 1e-6
-    assert found["parameters"] < (1e-3 if is_rounded else near), (case, found)
-    assert max(found["gradients"], found["metrics"]) < (1e-2 if is_rounded else 1e-6), (case, found)
+    assert result["parameters"] < (1e-3 if is_rounded else near), (case, result)
+    assert max(result["gradients"], result["metrics"]) < (1e-2 if is_rounded else 1e-6), (case, result)
     if "skip" in case:
-        assert found["steps"] == [False, False, True]
+        assert result["steps"] == [False, False, True]
     if "stop" in case:
-        assert found["steps"] == [True]
+        assert result["steps"] == [True]
     if "counted" in case:
         last_alone = "last" in case or (case.startswith("ddp") and "each" not in case)
-        assert found["reduced"] == [not last_alone, True] * 3, (case, found["reduced"])
+        assert result["reduced"] == [not last_alone, True] * 3, (case, result["reduced"])
 
 
 def test_packs_know_their_number() -> None:
@@ -150,7 +150,7 @@ def test_packs_know_their_number() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sync": "first"}, "sync: 'first' is no way to synchronise; use auto, last, each"),
+        ({"sync": "first"}, "sync: 'first' is not a way to synchronise; use auto, last, each"),
         ({"sync": "last"}, "sync: 'last' needs the model whose gradients are synchronised; give model as well"),
         ({"shards": 0}, "shards"),
     ],
@@ -189,28 +189,28 @@ def test_a_rank_receives_less_the_more_ranks_there_are(layout: Any) -> None:
 
 
 def test_ranks_end_where_one_process_ends() -> None:
-    for case, found in report(2, *FEW).items():
+    for case, result in report(2, *FEW).items():
         if case.startswith("refused"):
-            assert REFUSED[case.removeprefix("refused ")] in found
+            assert REFUSED[case.removeprefix("refused ")] in result
         else:
-            check(case, found, 2)
+            check(case, result, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "cases"), [(4, ON_FOUR), (3, ON_THREE), (2, OTHERS)])
 def test_so_do_ranks_without_pairs_accumulation_and_mixed_precision(ranks: int, cases: list[str]) -> None:
-    for case, found in report(ranks, *cases).items():
-        check(case, found, ranks)
+    for case, result in report(ranks, *cases).items():
+        check(case, result, ranks)
 
 
 @pytest.mark.slow
 def test_invalid_setups_are_refused_on_every_rank() -> None:
-    for case, found in report(2, *(f"refused {case}" for case in REFUSED)).items():
-        assert REFUSED[case.removeprefix("refused ")] in found
+    for case, message in report(2, *(f"refused {case}" for case in REFUSED)).items():
+        assert REFUSED[case.removeprefix("refused ")] in message
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_wrapper_with_every_algorithm(ranks: int) -> None:
-    for case, found in report(ranks, *MATRIX).items():
-        check(case, found, ranks)
+    for case, result in report(ranks, *MATRIX).items():
+        check(case, result, ranks)

@@ -56,10 +56,10 @@ def test_some_losses_are_about_turns_and_most_are_not() -> None:
 def test_turns_change_no_loss(name: str) -> None:
     policy = LOSSES[name]
     per = "draw" if of_groups(policy) else "token"
-    said = Rollouts.random(policy, seed=1).leaves
-    found = []
+    leaves = Rollouts.random(policy, seed=1).leaves
+    results = []
     for split in (False, True):
-        rollouts = Rollouts(columns(rolled(split=split), 1, per=per), said)
+        rollouts = Rollouts(columns(rolled(split=split), 1, per=per), leaves)
         update = rollouts.update(policy)
-        found.append(rollouts.by_packs(update, list(update.pack(max_tokens=10**6))))
-    assert close(found[1], found[0], 1e-12)
+        results.append(rollouts.by_packs(update, list(update.pack(max_tokens=10**6))))
+    assert close(results[1], results[0], 1e-12)

@@ -38,9 +38,9 @@ def sampled(versions: tuple[int, ...] = (0, 0), **options: Any) -> arl.Batch:
         trajectory = forest.start(0, member)
         forest.append(trajectory, [1, 2], kind="prompt")
         for turn, version in enumerate(versions):
-            given = options if (member, turn) == (1, 0) else {"temperature": 1.0}
+            applied = options if (member, turn) == (1, 0) else {"temperature": 1.0}
             forest.append(
-                trajectory, [3, 4 + member], kind="action", logprobs=[-0.5, -0.5], policy_version=version, **given
+                trajectory, [3, 4 + member], kind="action", logprobs=[-0.5, -0.5], policy_version=version, **applied
             )
             forest.step(trajectory)
             forest.append(trajectory, [7], kind="observation")
@@ -165,8 +165,8 @@ def test_applied_sampling_options_reproduce_the_recorded_log_probs(name: str, va
         )
         forest.finish(trajectory, reward=float(member))
     batch = arl.annotate(forest.freeze(), "recomputed_logprob", model)
-    recorded, found = (batch.column(column, "token") for column in ("behaviour_logprob", "recomputed_logprob"))
-    np.testing.assert_allclose(found, recorded, atol=1e-5)
+    recorded, recomputed = (batch.column(column, "token") for column in ("behaviour_logprob", "recomputed_logprob"))
+    np.testing.assert_allclose(recomputed, recorded, atol=1e-5)
     updates(batch)
 
 
@@ -192,7 +192,7 @@ def test_stale_tokens_at_ratio_one_are_warned_of() -> None:
 
 def test_a_run_ahead_with_recomputed_ratios_is_warned_of() -> None:
     world, recipe = SmallWorld(), recipes.GRPO.replace(old_logprob="recomputed")
-    with pytest.warns(AgentRLWarning, match=r"begin at 1 however old a token is"):
+    with pytest.warns(AgentRLWarning, match=r"start at 1 whatever the staleness"):
         arl.Collector(world, world, recipe, staleness=1)
     arl.Collector(world, world, recipe)
     arl.Collector(world, world, recipes.GRPO, staleness=1)

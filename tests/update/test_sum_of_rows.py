@@ -26,17 +26,17 @@ def batch_of(rollouts: list[int], experts: list[int], seed: int = 0) -> Batch:
         handle = forest.start(0, member, origin="expert" if expert else "generated")
         forest.append(handle, [1, 2], kind="prompt")
         tokens = [3, *rng.integers(10, 90, length - 1).tolist()]
-        said = {} if expert else {"logprobs": [-1.0] * length}
-        forest.append(handle, tokens, kind="action", **said)
+        options = {} if expert else {"logprobs": [-1.0] * length}
+        forest.append(handle, tokens, kind="action", **options)
         forest.finish(handle, reward=float(member % 3))
     return recipes.GRPO.credit(forest.freeze())
 
 
 def log_probs(batch: Batch) -> torch.Tensor:
     """Return a log-prob of each token, equal for tokens that draws share."""
-    whole = torch.linspace(-3.0, -0.2, int(batch.offsets("token")[-1]), dtype=torch.float64)
-    whole[torch.from_numpy(batch.offsets("token")[:-1].astype(np.int64))] = -0.9
-    return whole.requires_grad_()
+    values = torch.linspace(-3.0, -0.2, int(batch.offsets("token")[-1]), dtype=torch.float64)
+    values[torch.from_numpy(batch.offsets("token")[:-1].astype(np.int64))] = -0.9
+    return values.requires_grad_()
 
 
 def value_of(
@@ -101,9 +101,14 @@ def test_metrics_are_of_each_term() -> None:
     (pack,) = update.pack(max_tokens=10**6, layout="sequence")
     logprob = torch.tensor([-1.0] * 4 + [-2.0] * 4, dtype=torch.float64)[pack.token]
     update.loss(PackOutput(logprob, torch.ones(len(logprob))), pack)
-    found = updates.metrics
-    assert (found["tokens"], found["tokens@first"], found["tokens@second"]) == (8, 4, 4)
-    assert (found["ratio"], found["nll@second"], found["entropy@first"], found["entropy"]) == (1.0, 2.0, 1.0, 1.0)
+    metrics = updates.metrics
+    assert (metrics["tokens"], metrics["tokens@first"], metrics["tokens@second"]) == (8, 4, 4)
+    assert (metrics["ratio"], metrics["nll@second"], metrics["entropy@first"], metrics["entropy"]) == (
+        1.0,
+        2.0,
+        1.0,
+        1.0,
+    )
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,10 @@ def expected_loss(model: LlamaForCausalLM, batch: Batch, recipe: Recipe, referen
         picked = []
         for network in (model, reference):
             logits = network(input_ids=inputs).logits[0, position[rows] - 1] * torch.from_numpy(scale[rows])[:, None]
-            every = logits.log_softmax(-1)
-            picked.append(every.gather(1, inputs[0, position[rows]][:, None])[:, 0])
+            logprobs = logits.log_softmax(-1)
+            picked.append(logprobs.gather(1, inputs[0, position[rows]][:, None])[:, 0])
             if network is model:
-                entropy = -(every.exp() * every).sum(-1)
+                entropy = -(logprobs.exp() * logprobs).sum(-1)
         logprob, anchor = picked[0], picked[1].detach()
         ratio = (logprob - torch.from_numpy(old[rows])).exp()
         advantage = torch.from_numpy(advantages[rows])
@@ -48,8 +48,8 @@ def expected_loss(model: LlamaForCausalLM, batch: Batch, recipe: Recipe, referen
     share = [torch.from_numpy(row) if recipe.shared == "owner" else torch.ones(len(row)) for row in shares]
     if policy.aggregate == "token_mean":
         return sum((s * t).sum() for s, t in zip(share, terms, strict=True)) / sum(s.sum() for s in share)
-    kept = [(s * t).sum() / s.sum() for s, t in zip(share, terms, strict=True) if s.sum() > 0]
-    return sum(kept) / len(kept)
+    means = [(s * t).sum() / s.sum() for s, t in zip(share, terms, strict=True) if s.sum() > 0]
+    return sum(means) / len(means)
 
 
 def paths_of(batch: Batch) -> list[np.ndarray]:
@@ -76,7 +76,7 @@ def test_loss_and_gradients_of_a_batch_with_branches(
     credited = annotate(recipe.credit(batch), "reference_logprob", reference, max_tokens=50)
     expected = expected_loss(model, credited, recipe, reference)
     expected.backward()
-    wanted = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    expected_gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
     model.zero_grad()
 
     updates = recipe.updates(credited)
@@ -91,7 +91,7 @@ def test_loss_and_gradients_of_a_batch_with_branches(
     # The columns of a batch are float32, hence 1e-6 and not less.
     assert total == pytest.approx(expected.item(), abs=1e-6)
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.grad, wanted[name], rtol=0, atol=1e-6, msg=name)
+        torch.testing.assert_close(parameter.grad, expected_gradients[name], rtol=0, atol=1e-6, msg=name)
     assert updates.metrics["loss"] == pytest.approx(total)
     assert updates.metrics["updates"] == 1
     assert updates.metrics["tokens"] == sum(len(pack.target) for pack in packs) - (
@@ -154,8 +154,8 @@ def test_metrics_are_means_over_tokens_of_all_updates(batch: Batch, model: Llama
     assert metrics["ratio"] == pytest.approx(torch.cat(ratios).mean().item(), rel=1e-6)
     assert metrics["loss"] == pytest.approx(np.mean(losses))
     assert metrics["updates"] == 2
-    said = {"loss", "ratio", "clip_fraction", "approximate_kl", "entropy", "tokens", "idle_tokens", "updates"}
-    assert set(metrics) == said
+    names = {"loss", "ratio", "clip_fraction", "approximate_kl", "entropy", "tokens", "idle_tokens", "updates"}
+    assert set(metrics) == names
 
 
 def test_recomputed_old_log_probs(batch: Batch, model: LlamaForCausalLM) -> None:
@@ -178,7 +178,7 @@ def test_credit_must_come_first(batch: Batch) -> None:
 
 def test_options_of_packs(batch: Batch) -> None:
     (update,) = recipes.GRPO.updates(recipes.GRPO.credit(batch))
-    with pytest.raises(InvalidInputError, match="layout: 'forest' is no layout; use auto, tree, sequence, padded"):
+    with pytest.raises(InvalidInputError, match="layout: 'forest' is not a layout; use auto, tree, sequence, padded"):
         update.pack(max_tokens=999, layout="forest")
     with pytest.raises(InvalidInputError, match='balance is "rows"; use "tokens" or "work"'):
         update.pack(max_tokens=999, balance="rows")
@@ -199,8 +199,8 @@ def test_a_trained_token_without_a_log_prob_is_refused(batch: Batch) -> None:
 
 
 def test_a_given_advantage_needs_no_score(batch: Batch) -> None:
-    own = batch.with_columns("token", advantage=np.ones(len(batch.column("token", "token"))))
-    (update,) = recipes.GRPO.updates(own)
+    annotated = batch.with_columns("token", advantage=np.ones(len(batch.column("token", "token"))))
+    (update,) = recipes.GRPO.updates(annotated)
     assert len(update.draws) == batch.num_draws
     (pack,) = update.pack(max_tokens=999)
     torch.testing.assert_close(pack.streams.advantage_positive, pack.streams.weight_kl)

@@ -18,8 +18,8 @@ from agentrl_core.view import Page
 def browser() -> Iterator[Browser]:
     if program() is None:
         pytest.fail("the page is looked at in Chromium, which is missing: make browser")
-    with Browser() as found:
-        yield found
+    with Browser() as session:
+        yield session
 
 
 @pytest.fixture(scope="session")
@@ -40,8 +40,8 @@ def hostile_file(tmp_path_factory) -> Path:
     for member, reward in enumerate((1.0, 0.0)):
         path = forest.start(0, member)
         forest.append(path, list(range(count)), kind="prompt")
-        said = [*range(count - 1), member]
-        forest.append(path, said, kind="action", logprobs=[-0.5] * count)
+        action_tokens = [*range(count - 1), member]
+        forest.append(path, action_tokens, kind="action", logprobs=[-0.5] * count)
         forest.step(path, reward=None)
         forest.finish(path, reward=reward, success=reward > 0)
     folder = tmp_path_factory.mktemp("hostile") / HOSTILE[4].replace("/", "_")
@@ -89,8 +89,8 @@ def alike_file(tmp_path_factory) -> Path:
     for member, reward in enumerate((1.0, 1.0, 0.0, 1.0, 1.0)):
         path = forest.start(0, member)
         forest.append(path, [1, 2], kind="prompt")
-        said = [[3, 4], [6]] if member < 4 else [[7]]
-        for turn, tokens in enumerate(said):
+        turn_tokens = [[3, 4], [6]] if member < 4 else [[7]]
+        for turn, tokens in enumerate(turn_tokens):
             if turn:
                 forest.append(path, [5], kind="observation")
             forest.append(path, tokens, kind="action", logprobs=[-0.5] * len(tokens))
@@ -101,4 +101,27 @@ def alike_file(tmp_path_factory) -> Path:
         batch = store.rebase(forest.freeze())
         store.append(batch, iteration=0)
         store.close_iteration(batch.with_columns("draw", advantage=[0.5, 0.5, -2.0, 0.5, 0.5]), {})
+        return Page.of(store).save(folder.parent / "page.html")
+
+
+@pytest.fixture(scope="session")
+def trained_file(tmp_path_factory) -> Path:
+    """A page of two iterations with the metrics of a training loop, all of which change."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    with arl.Store.open(folder) as store:
+        for iteration in range(2):
+            forest = arl.Forest(iteration=iteration)
+            forest.add_group(0, "a task")
+            for member in range(2):
+                path = forest.start(0, member)
+                forest.append(path, [1, 2], kind="prompt")
+                forest.append(path, [3 + member + iteration], kind="action", logprobs=[-0.5])
+                forest.step(path)
+                forest.finish(path, reward=float(member), success=bool(member))
+            batch = store.rebase(forest.freeze())
+            store.append(batch, iteration=iteration)
+            losses = dict.fromkeys(("clip_fraction", "loss", "approximate_kl", "gradient_norm"), 0.1 + iteration)
+            tables = {"collect": {"failed": iteration, "draws": 2}, "tokens": {"generated": 2 + iteration}}
+            metrics = {**losses, "my_metric": 1.5 * iteration, **tables}
+            store.close_iteration(batch.with_columns("draw", advantage=[-0.5, 0.5]), {"metrics": metrics})
         return Page.of(store).save(folder.parent / "page.html")

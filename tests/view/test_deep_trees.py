@@ -38,9 +38,9 @@ def comb(turns: int, ways: int, iteration: int = 0) -> arl.Batch:
 def stored(folder: Path, batches: list[arl.Batch]) -> Path:
     with arl.Store.open(folder) as store:
         for iteration, batch in enumerate(batches):
-            own = store.rebase(batch)
-            store.append(own, iteration=iteration)
-            store.close_iteration(own, {})
+            rebased = store.rebase(batch)
+            store.append(rebased, iteration=iteration)
+            store.close_iteration(rebased, {})
     return folder
 
 
@@ -54,7 +54,7 @@ def written_out(run: Path) -> pl.DataFrame:
     distinct = nodes.unique(["iteration", "node_id"]).with_columns(
         values=pl.col("entropies").cast(pl.List(pl.Float64)).list.drop_nulls()
     )
-    kept = distinct.group_by("iteration").agg(
+    sizes = distinct.group_by("iteration").agg(
         entropy=pl.col("values").list.sum().sum() / pl.col("values").list.len().sum().replace(0, None),
         stored=pl.col("tokens").list.len().sum(),
     )
@@ -64,7 +64,7 @@ def written_out(run: Path) -> pl.DataFrame:
         staleness=age / pl.col("end").filter(known).sum().replace(0, None),
         tokens=pl.col("end").sum(),
     )
-    joined = sums.join(kept, on="iteration").with_columns(sharing=pl.col("tokens") / pl.col("stored"))
+    joined = sums.join(sizes, on="iteration").with_columns(sharing=pl.col("tokens") / pl.col("stored"))
     return joined.select("iteration", "entropy", "action_length", "length", "sharing", "staleness").sort("iteration")
 
 
@@ -72,11 +72,11 @@ def written_out(run: Path) -> pl.DataFrame:
 def test_statistics_are_those_of_paths_written_out(tmp_path: Path, seed: int) -> None:
     """Forks in the middle of nodes, several groups and iterations, tokens without a version."""
     run = stored(tmp_path, [grow(seed, turns=6)[0], comb(7, 3, 1), grow(seed + 50, members=5, iteration=2)[0]])
-    found = statistics(scan(run)).select(written_out(run).columns)
-    for name in found.columns:
-        mine, other = (frame[name].cast(pl.Float64).to_numpy() for frame in (found, written_out(run)))
+    stats = statistics(scan(run)).select(written_out(run).columns)
+    for name in stats.columns:
+        mine, other = (frame[name].cast(pl.Float64).to_numpy() for frame in (stats, written_out(run)))
         np.testing.assert_allclose(mine, other, rtol=1e-6, err_msg=name)
-    assert len(found) == 3
+    assert len(stats) == 3
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -85,9 +85,9 @@ def test_the_steps_of_a_page_are_those_of_the_run(tmp_path: Path, seed: int) -> 
     tables = scan(stored(tmp_path, [comb(9, 4), grow(seed, turns=8, iteration=1)[0]]))
     trajectories = tables.trajectories.with_columns(block=pl.lit(0))
     shared = _inherited(trajectories, tables.steps)
-    own: dict[int, list[dict[str, object]]] = {}
+    steps_by_trajectory: dict[int, list[dict[str, object]]] = {}
     for row in _own_steps(tables.steps, shared).collect().sort("trajectory_id", "step").iter_rows(named=True):
-        own.setdefault(row["trajectory_id"], []).append(row)
+        steps_by_trajectory.setdefault(row["trajectory_id"], []).append(row)
     counts = {row["trajectory_id"]: row for row in shared.iter_rows(named=True)}
     parents = dict(trajectories.select("trajectory_id", "parent_trajectory").collect().iter_rows())
 
@@ -95,18 +95,18 @@ def test_the_steps_of_a_page_are_those_of_the_run(tmp_path: Path, seed: int) -> 
         about = counts.get(trajectory, {})
         count = about.get("inherited") or 0
         if not count:
-            return own.get(trajectory, [])
+            return steps_by_trajectory.get(trajectory, [])
         above = [{**row, "trajectory_id": trajectory} for row in steps_of(parents[trajectory])[:count]]
         for number, row in enumerate(above):
             assert isinstance(row["flags"], int)
             row["flags"] = row["flags"] & ~UNTRAINED | UNTRAINED * (number < about["inherited_untrained"])
-        return above + own.get(trajectory, [])
+        return above + steps_by_trajectory.get(trajectory, [])
 
-    wanted = tables.steps.collect().sort("trajectory_id", "step")
-    found = [row for trajectory in parents for row in steps_of(trajectory)]
-    found.sort(key=lambda row: (row["trajectory_id"], row["step"]))
-    assert pl.DataFrame(found, schema=wanted.schema).equals(wanted, null_equal=True)
-    assert sum(map(len, own.values())) < 0.7 * len(wanted)
+    expected = tables.steps.collect().sort("trajectory_id", "step")
+    steps = [row for trajectory in parents for row in steps_of(trajectory)]
+    steps.sort(key=lambda row: (row["trajectory_id"], row["step"]))
+    assert pl.DataFrame(steps, schema=expected.schema).equals(expected, null_equal=True)
+    assert sum(map(len, steps_by_trajectory.values())) < 0.7 * len(expected)
 
 
 def test_a_page_has_each_step_of_a_deep_tree_once(tmp_path: Path) -> None:
@@ -116,9 +116,9 @@ def test_a_page_has_each_step_of_a_deep_tree_once(tmp_path: Path) -> None:
         tables = scan(run)
         nodes = tables.nodes.select(pl.len()).collect().item()
         trajectories = tables.trajectories.with_columns(block=pl.lit(0))
-        own = _own_steps(tables.steps, _inherited(trajectories, tables.steps)).select(pl.len()).collect().item()
-        assert own == nodes - 1 == 10 * turns
-    assert tables.steps.select(pl.len()).collect().item() > 15 * own
+        step_count = _own_steps(tables.steps, _inherited(trajectories, tables.steps)).select(pl.len()).collect().item()
+        assert step_count == nodes - 1 == 10 * turns
+    assert tables.steps.select(pl.len()).collect().item() > 15 * step_count
 
 
 def test_the_browser_shows_the_turns_that_a_branch_inherits(browser, tmp_path: Path) -> None:

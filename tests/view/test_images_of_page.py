@@ -24,10 +24,10 @@ JUNK = b'"><img src=x onerror="window.hacked=1">'
 
 
 def picture(width: int, height: int, kind: str = "PNG", noise: bool = False) -> bytes:
-    made, file = Picture.new("RGB", (width, height), (200, 30, 30)), io.BytesIO()
+    image, file = Picture.new("RGB", (width, height), (200, 30, 30)), io.BytesIO()
     if noise:
-        made = Picture.effect_noise((width, height), 200)
-    made.save(file, kind)
+        image = Picture.effect_noise((width, height), 200)
+    image.save(file, kind)
     return file.getvalue()
 
 
@@ -35,14 +35,14 @@ WIDE, TALL, WEBP, GIF = picture(640, 360), picture(30, 90, "JPEG"), picture(64, 
 DAMAGED = WIDE[:40] + b"\0" * 200
 
 
-def make(folder: Path, *shown: bytes, iterations: int = 1) -> Path:
+def make(folder: Path, *contents: bytes, iterations: int = 1) -> Path:
     """A run whose prompt shows the first images, and whose observation the last one."""
     with arl.Store.open(folder) as store:
         for iteration in range(iterations):
             forest = arl.Forest(iteration=iteration)
             forest.add_group(0, f"task {iteration}")
             path = forest.start(0, 0)
-            hashes = [forest.add_blob(content) for content in shown]
+            hashes = [forest.add_blob(content) for content in contents]
             forest.append(path, [1, 2, 2, 3], kind="prompt", blobs=hashes[:-1] or None)
             forest.append(path, [4], kind="action", logprobs=[-0.5])
             forest.step(path)
@@ -94,8 +94,8 @@ def test_a_file_that_is_not_an_image_is_shown_as_a_note_and_runs_no_code(browser
     page.until("document.querySelectorAll('.left-out').length === 3")
     notes = page.texts(".left-out figcaption")
     assert notes == [
-        "image not shown: it is no PNG, JPEG, WebP or GIF",
-        "image not shown: it is no PNG, JPEG, WebP or GIF",
+        "image not shown: it is not a PNG, JPEG, WebP or GIF",
+        "image not shown: it is not a PNG, JPEG, WebP or GIF",
         "image not shown: the browser cannot read its bytes",
     ]
     page.until("document.querySelectorAll('.images img').length === 1")

@@ -60,9 +60,9 @@ def test_hidden_letters_of_every_name_are_shown(browser, tmp_path: Path) -> None
         assert browser.errors == []
         assert browser.do(SEEN) == [], fragment
     browser.open(tmp_path / "page.html")
-    shown = browser.do("document.getElementById('page').textContent")
+    page_text = browser.do("document.getElementById('page').textContent")
     for name in ("run⟨U+202E⟩", "success@⟨U+202E⟩", "loss⟨U+202E⟩", "recipe⟨U+202E⟩"):
-        assert name in shown
+        assert name in page_text
 
 
 @pytest.mark.parametrize("name", [NOT_UTF8, f"run{ODD}", "a\nb", "-o", " ", "<b>"])

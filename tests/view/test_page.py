@@ -75,9 +75,7 @@ def test_curves_are_those_of_the_run(at, recorded) -> None:
 
 def test_curves_stand_in_named_groups(at) -> None:
     browser = at()
-    titles = browser.texts(".curve-group > h3")
-    assert titles == [name for name in ("Outcome", "Learning", "Tokens", "Failures") if name in titles]
-    assert titles[0] == "Outcome"
+    assert browser.texts(".curve-group > h3")[:3] == ["Outcome", "Learning", "Tokens"]
     for title, name in (
         ("Outcome", "success"),
         ("Outcome", "success@lcm"),
@@ -85,6 +83,20 @@ def test_curves_stand_in_named_groups(at) -> None:
         ("Tokens", "length"),
     ):
         assert name in browser.texts(f".curve-group[data-name={title}] .curve h3"), name
+
+
+def test_metrics_of_training_stand_first_with_their_meaning(browser, trained_file) -> None:
+    browser.open(trained_file)
+    assert browser.texts(".curve-group > h3") == ["Outcome", "Learning", "Tokens", "Failures"]
+    learning = browser.texts(".curve-group[data-name=Learning] .curve h3")
+    assert learning[:4] == ["loss", "gradient norm", "approximate kl", "clip fraction"]
+    assert "tokens.generated" in browser.texts(".curve-group[data-name=Tokens] .curve h3")
+    assert "collect.failed" in browser.texts(".curve-group[data-name=Failures] .curve h3")
+    assert browser.texts("details.curve-group .curve h3") == ["my metric"]
+    meanings = browser.do("[...document.querySelectorAll('[data-name=Learning] .curve')].map((each) => each.title)")
+    assert len(set(meanings[:4])) == 4
+    assert "probability ratio" in meanings[3]
+    assert browser.errors == []
 
 
 def test_numbers_that_never_change_share_a_row(at, recorded) -> None:
@@ -341,18 +353,18 @@ def test_hostile_text_stays_text(browser, hostile_file) -> None:
         assert "owned" not in browser.do("document.title").replace(HOSTILE[0], "")
         assert browser.do("document.querySelectorAll('#page b b, #page img, #page script').length") == 0
         assert browser.errors == []
-    shown = browser.texts(".part.prompt [data-place]")
-    assert shown[0] == HOSTILE[0]
-    assert shown[1] == HOSTILE[1]
-    assert shown[2] == "␛[31mred␇"
-    assert shown[3] == "⟨U+202E⟩txet neddih⟨U+202C⟩"
-    assert shown[4:7] == [HOSTILE[4], HOSTILE[5], HOSTILE[6]]
-    assert shown[7] == "⟨U+200B⟩invisible⟨U+2066⟩"
+    texts = browser.texts(".part.prompt [data-place]")
+    assert texts[0] == HOSTILE[0]
+    assert texts[1] == HOSTILE[1]
+    assert texts[2] == "␛[31mred␇"
+    assert texts[3] == "⟨U+202E⟩txet neddih⟨U+202C⟩"
+    assert texts[4:7] == [HOSTILE[4], HOSTILE[5], HOSTILE[6]]
+    assert texts[7] == "⟨U+200B⟩invisible⟨U+2066⟩"
     assert browser.texts("h2 .task") == [HOSTILE[0]]
-    left = browser.do(
+    bidi_values = browser.do(
         "[...document.querySelectorAll('.part.prompt [data-place]')].map((each) => getComputedStyle(each).unicodeBidi)"
     )
-    assert set(left) == {"isolate"}
+    assert set(bidi_values) == {"isolate"}
     browser.until("document.getElementById('page').dataset.indexed")
     browser.press("/")
     browser.write("onerror")
@@ -390,8 +402,8 @@ def test_night_and_day(at) -> None:
 def test_tokens_over_the_limit_are_left_out_with_a_note(browser, recorded, tmp_path) -> None:
     with arl.Store.open(recorded, read_only=True) as store:
         tokens = pl.DataFrame(store.nodes).group_by("group_id").agg(pl.col("tokens").list.len().sum())
-        whole = int(tokens["tokens"].sum())
-        page = Page.of(store, tokens=whole // 3).save(tmp_path / "part.html")
+        token_count = int(tokens["tokens"].sum())
+        page = Page.of(store, tokens=token_count // 3).save(tmp_path / "part.html")
         late = Page.of(store, iterations=(2, 3)).save(tmp_path / "late.html")
         with pytest.raises(InvalidInputError, match="tokens=0"):
             Page.of(store, tokens=0)
@@ -422,9 +434,9 @@ def test_a_run_without_tokenizer_shows_ids(browser, tmp_path) -> None:
 def test_a_notebook_shows_it_in_a_frame(recorded) -> None:
     with arl.Store.open(recorded, read_only=True) as store:
         page = Page.of(store, title="mine")
-    shown = page._repr_html_()
-    assert shown.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
-    assert '"' not in shown.partition('srcdoc="')[2].partition('" style=')[0]
+    markup = page._repr_html_()
+    assert markup.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
+    assert '"' not in markup.partition('srcdoc="')[2].partition('" style=')[0]
     assert "<title>mine</title>" in page.html
 
 
@@ -469,11 +481,11 @@ def test_a_selection_is_exported_with_texts_and_tokens(at, recorded) -> None:
         "[...document.querySelectorAll('button')].find((each) => each.textContent === 'Export selection').click()"
     )
     browser.until("globalThis.saved")
-    found = json.loads(browser.do("saved.text()"))
+    groups = json.loads(browser.do("saved.text()"))
     run = scan(recorded)
-    assert [group["group_id"] for group in found] == [0, 1, 2]
+    assert [group["group_id"] for group in groups] == [0, 1, 2]
     paths = run.trajectories.filter(group_id=1).agentrl.paths(run).agentrl.text(recorded).collect()
-    for member, row in zip(found[1]["members"], paths.rows(named=True), strict=True):
+    for member, row in zip(groups[1]["members"], paths.rows(named=True), strict=True):
         (context,) = member["contexts"]
         assert (member["trajectory_id"], member["reward"]) == (row["trajectory_id"], row["reward"])
         assert (context["tokens"], context["text"]) == (row["tokens"], row["text"])
@@ -481,10 +493,10 @@ def test_a_selection_is_exported_with_texts_and_tokens(at, recorded) -> None:
 
 def test_print_shows_the_content_without_the_controls(at) -> None:
     browser = at("#g0")
-    seen = "[...document.querySelectorAll('{}')].filter((each) => each.getClientRects().length > 0).length"
-    assert browser.do(seen.format(".replay")) == 1
+    count_visible = "[...document.querySelectorAll('{}')].filter((each) => each.getClientRects().length > 0).length"
+    assert browser.do(count_visible.format(".replay")) == 1
     browser.call("Emulation.setEmulatedMedia", media="print")
-    assert browser.do(seen.format(".replay, .tabs, .menu, .top")) == 0
-    assert browser.do(seen.format(".part")) > 2
-    assert browser.do(seen.format(".tree")) == 1
+    assert browser.do(count_visible.format(".replay, .tabs, .menu, .top")) == 0
+    assert browser.do(count_visible.format(".part")) > 2
+    assert browser.do(count_visible.format(".tree")) == 1
     browser.call("Emulation.setEmulatedMedia", media="")

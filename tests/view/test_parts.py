@@ -23,24 +23,25 @@ from agentrl_core.view.modules import joined
 def frame(seed: int, rows: int) -> pl.DataFrame:
     """Return a column of each type of a page, with and without nulls."""
     rng = np.random.default_rng(seed)
-    made: dict[str, pl.Series] = {}
+    columns: dict[str, pl.Series] = {}
     for kind in (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64):
-        made[f"{kind}"] = pl.Series(rng.integers(0, 100, rows), dtype=kind)
+        columns[f"{kind}"] = pl.Series(rng.integers(0, 100, rows), dtype=kind)
     for kind in (pl.Float32, pl.Float64):
-        made[f"{kind}"] = pl.Series(rng.standard_normal(rows).round(3), dtype=kind)
+        columns[f"{kind}"] = pl.Series(rng.standard_normal(rows).round(3), dtype=kind)
     texts = ["", "plain", "é€😀", "\x00<b>"]
-    made["text"] = pl.Series([texts[place] for place in rng.integers(0, 4, rows)], dtype=pl.String)
-    made["truth"] = pl.Series(rng.integers(0, 2, rows).astype(bool), dtype=pl.Boolean)
+    columns["text"] = pl.Series([texts[place] for place in rng.integers(0, 4, rows)], dtype=pl.String)
+    columns["truth"] = pl.Series(rng.integers(0, 2, rows).astype(bool), dtype=pl.Boolean)
     lists = [rng.integers(0, 9, count).tolist() for count in rng.integers(0, 4, rows)]
-    made["list"] = pl.Series(lists, dtype=pl.List(pl.Int32))
-    made["floats"] = pl.Series([[value / 4 for value in each] for each in lists], dtype=pl.List(pl.Float32))
+    columns["list"] = pl.Series(lists, dtype=pl.List(pl.Int32))
+    columns["floats"] = pl.Series([[value / 4 for value in each] for each in lists], dtype=pl.List(pl.Float32))
     hollow = [[None if value == 3 else value / 2 for value in each] for each in lists]
-    made["hollow"] = pl.Series(hollow, dtype=pl.List(pl.Float32))
-    whole = pl.DataFrame(made)
-    holes = whole.select(
-        pl.when(pl.Series(rng.random(rows) < 0.6)).then(pl.col(name)).alias(f"{name} or null") for name in whole.columns
+    columns["hollow"] = pl.Series(hollow, dtype=pl.List(pl.Float32))
+    without_nulls = pl.DataFrame(columns)
+    holes = without_nulls.select(
+        pl.when(pl.Series(rng.random(rows) < 0.6)).then(pl.col(name)).alias(f"{name} or null")
+        for name in without_nulls.columns
     )
-    return pl.concat([whole, holes], how="horizontal")
+    return pl.concat([without_nulls, holes], how="horizontal")
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 300])
@@ -48,31 +49,31 @@ def test_the_browser_reads_tables_written_by_polars(browser, page_file, rows) ->
     if not browser.do("location.href").endswith(page_file.name):
         browser.open(page_file)
     for seed in range(3):
-        given = frame(seed, rows)
-        found = read(browser, stream_of(given))
-        expected = given.with_columns(pl.selectors.boolean().cast(pl.UInt8)).rows(named=True)
-        assert len(found) == rows
-        for mine, theirs in zip(found, expected, strict=True):
+        table = frame(seed, rows)
+        read_rows = read(browser, stream_of(table))
+        expected = table.with_columns(pl.selectors.boolean().cast(pl.UInt8)).rows(named=True)
+        assert len(read_rows) == rows
+        for mine, theirs in zip(read_rows, expected, strict=True):
             assert same(mine, theirs), (mine, theirs)
 
 
 def messages(stream: bytes) -> list[bytes]:
     """Return the messages of an Arrow stream: the schema, then the record batches."""
-    found, at = [], 0
+    parts, at = [], 0
     while (size := struct.unpack_from("<i", stream, at + 4)[0]) != 0:
         table = at + 8 + struct.unpack_from("<I", stream, at + 8)[0]
         fields = table - struct.unpack_from("<i", stream, table)[0]
         known = struct.unpack_from("<H", stream, fields)[0] > 4 + 2 * 3
         place = struct.unpack_from("<H", stream, fields + 4 + 2 * 3)[0] if known else 0
         end = at + 8 + size + (struct.unpack_from("<q", stream, table + place)[0] if place else 0)
-        found.append(stream[at:end])
+        parts.append(stream[at:end])
         at = end
-    return found
+    return parts
 
 
-def stream_of(given: pl.DataFrame) -> bytes:
+def stream_of(table: pl.DataFrame) -> bytes:
     """Return the Arrow stream of a frame in a page."""
-    data = gzip.decompress(packed({"x": given}))
+    data = gzip.decompress(packed({"x": table}))
     name, size = struct.unpack_from("<II", data)
     return data[8 + name : 8 + name + size]
 
@@ -86,10 +87,10 @@ def test_the_browser_reads_streams_of_several_batches(browser, page_file, sizes)
     end = b"\xff\xff\xff\xff\x00\x00\x00\x00"
     stream = streams[0][0] + b"".join(batch for _, *batches in streams for batch in batches) + end
     assert len(messages(stream)) > 2 or not sum(sizes)
-    found = read(browser, stream)
+    read_rows = read(browser, stream)
     expected = pl.concat(parts).with_columns(pl.selectors.boolean().cast(pl.UInt8)).rows(named=True)
-    assert len(found) == sum(sizes)
-    for mine, theirs in zip(found, expected, strict=True):
+    assert len(read_rows) == sum(sizes)
+    for mine, theirs in zip(read_rows, expected, strict=True):
         assert same(mine, theirs), (mine, theirs)
 
 
@@ -98,16 +99,16 @@ def test_a_table_has_as_many_rows_as_it_has(browser, page_file) -> None:
     if not browser.do("location.href").endswith(page_file.name):
         browser.open(page_file)
     count = 2**19 + 2
-    given = pl.DataFrame({"x": pl.int_range(count, eager=True) % 100}, schema={"x": pl.Int8})
-    stream = stream_of(given)
+    table = pl.DataFrame({"x": pl.int_range(count, eager=True) % 100}, schema={"x": pl.Int8})
+    stream = stream_of(table)
     assert len(messages(stream)) > 2, "it is one batch: nothing is tried"
-    shown = browser.do(
+    numbers = browser.do(
         f"(() => {{ {BYTES.format(base64.b64encode(stream).decode())}"
         " const table = arrow_js.readStream(bytes.buffer);"
         " const values = table.columns.x.values;"
         " return [table.rows, values.length, values.reduce((sum, one) => sum + one, 0), values.at(-1)]; })()"
     )
-    assert shown == [count, count, given["x"].cast(pl.Int64).sum(), given["x"][-1]]
+    assert numbers == [count, count, table["x"].cast(pl.Int64).sum(), table["x"][-1]]
 
 
 BYTES = "const bytes = Uint8Array.from(atob('{}'), (letter) => letter.charCodeAt(0));"
@@ -121,19 +122,19 @@ def read(browser, stream: bytes) -> list[dict[str, object]]:
         " const plain = (key, value) => (ArrayBuffer.isView(value) ? Array.from(value) : value);"
         " return JSON.stringify(rows, plain); })()"
     )
-    found: list[dict[str, object]] = json.loads(text)
-    return found
+    rows: list[dict[str, object]] = json.loads(text)
+    return rows
 
 
 def same(mine: dict[str, object], theirs: dict[str, object]) -> bool:
     """Return whether two rows are equal; numbers to seven digits, and missing values in a list as null."""
 
-    def alike(one: object, other: object) -> bool:
+    def equal(one: object, other: object) -> bool:
         if isinstance(other, list):
             return np.allclose(np.array(one, float), np.array(other, float), equal_nan=True)
         return one == (pytest.approx(other, rel=1e-6) if isinstance(other, float) else other)
 
-    return mine.keys() == theirs.keys() and all(alike(mine[name], value) for name, value in theirs.items())
+    return mine.keys() == theirs.keys() and all(equal(mine[name], value) for name, value in theirs.items())
 
 
 def test_every_group_is_in_one_block_until_the_budget(recorded) -> None:
@@ -142,10 +143,10 @@ def test_every_group_is_in_one_block_until_the_budget(recorded) -> None:
     everything = Chosen.of(tables, (0, 2**62), 10**9)
     assert everything.kept["group_id"].to_list() == tokens["group_id"].to_list()
     for most in (1, 300, 700):
-        kept = Chosen.of(tables, (0, 2**62), most).kept
-        size = tokens.filter(pl.col("group_id").is_in(kept["group_id"].implode()))["tokens"].sum()
-        assert len(kept) == 1 or size <= most
-        first = tables.trajectories.filter(pl.col("group_id").is_in(kept["group_id"].implode()))
+        chosen_groups = Chosen.of(tables, (0, 2**62), most).kept
+        size = tokens.filter(pl.col("group_id").is_in(chosen_groups["group_id"].implode()))["tokens"].sum()
+        assert len(chosen_groups) == 1 or size <= most
+        first = tables.trajectories.filter(pl.col("group_id").is_in(chosen_groups["group_id"].implode()))
         latest = tables.trajectories.select(pl.col("iteration").max()).collect().item()
         assert first.select(pl.col("iteration").max()).collect().item() == latest, "the latest are kept first"
     assert len(Chosen.of(tables, (1, 2), 10**9).kept) == 3
@@ -154,11 +155,11 @@ def test_every_group_is_in_one_block_until_the_budget(recorded) -> None:
 def test_numbers_of_tokens_keep_three_digits() -> None:
     rng = np.random.default_rng(0)
     values = np.concatenate([rng.standard_normal(1000) * 10.0 ** rng.integers(-6, 6, 1000), [0.0, 1e35, -1e35]])
-    given = pl.DataFrame({"x": pl.Series([values.astype(np.float32).tolist()], dtype=pl.List(pl.Float32))})
-    found = plain(given)["x"][0].to_numpy()
+    table = pl.DataFrame({"x": pl.Series([values.astype(np.float32).tolist()], dtype=pl.List(pl.Float32))})
+    rounded = plain(table)["x"][0].to_numpy()
     # 12 bits: half a unit of the last is 2^-12 of the number
-    np.testing.assert_allclose(found, values.astype(np.float32), rtol=2.0**-12)
-    assert np.unique(found[:1000].view(np.uint32) & 0xFFF).tolist() == [0]
+    np.testing.assert_allclose(rounded, values.astype(np.float32), rtol=2.0**-12)
+    assert np.unique(rounded[:1000].view(np.uint32) & 0xFFF).tolist() == [0]
 
 
 def test_signs_are_bad_where_a_run_is(tmp_path) -> None:

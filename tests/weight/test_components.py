@@ -39,8 +39,8 @@ def test_a_batch_gives_the_same(denominator: str) -> None:
     batch = forest.freeze()
     expected = batch.token_weights(np.arange(3), denominator=denominator, valid=np.array(valid), **options)
     function = {"constant": constant_denominator}.get(denominator) or getattr(weight.denominators, denominator)
-    found = function(lengths, *options.values(), valid=valid)
-    np.testing.assert_allclose(found, expected, rtol=1e-15)
+    weights = function(lengths, *options.values(), valid=valid)
+    np.testing.assert_allclose(weights, expected, rtol=1e-15)
 
 
 def test_turns_and_episodes_count_once() -> None:
@@ -76,7 +76,7 @@ def test_turns_and_episodes_count_once() -> None:
         (lambda: token_mean([1, -2]), r"lengths\[1\]=-2 is negative"),
         (lambda: token_mean([0.5]), "lengths has dtype float64; give whole numbers"),
         (lambda: sequence_mean([1], valid=[True, True]), "valid has 2 rows"),
-        (lambda: constant_denominator([1], 0.0), "constant is 0, but must be a positive number"),
+        (lambda: constant_denominator([1], 0.0), "constant is 0; give a finite number above 0"),
     ],
 )
 def test_bad_input(call: object, message: str) -> None:

@@ -26,8 +26,8 @@ def column(batch: Batch, name: str, level: str) -> list[float]:
     return batch.column(name, level).astype(float).tolist()
 
 
-def close(found: object, expected: object, tolerance: float = 1e-5) -> None:
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+def close(actual: object, expected: object, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 # Entropy
@@ -53,12 +53,12 @@ def test_tokens_by_standard_score_of_entropy(seed: int, least: float | None) -> 
 @given(SEEDS)
 def test_draws_by_entropy_relative_to_their_group(seed: int) -> None:
     batch = with_tokens(seed, entropy=1.0)
-    own, draws = means(batch, "entropy", "draw"), plain(batch)
-    if all(value is None for value in own):
+    entropies, draws = means(batch, "entropy", "draw"), plain(batch)
+    if all(value is None for value in entropies):
         return
     expected = []
-    for draw, value in zip(draws, own, strict=True):
-        votes = [v for d, v in zip(draws, own, strict=True) if d.group == draw.group and v is not None]
+    for draw, value in zip(draws, entropies, strict=True):
+        votes = [v for d, v in zip(draws, entropies, strict=True) if d.group == draw.group and v is not None]
         middle = np.mean(votes) if votes else 0.0
         expected.append(1.0 if value is None else max(1.0 + (middle - value) / middle, 0.0))
     scaled = EntropyScaled(level="draw", kind="relative", group_by="group_id", coefficient=1.0)(batch)
@@ -162,40 +162,40 @@ def test_importance_weights(seed: int, level: str, kind: str) -> None:
     if not any(counted(batch)):
         return
     logs, expected = ratios(batch), np.ones(len(counted(batch)))
-    kept = np.ones(len(expected))
+    keep = np.ones(len(expected))
     for draw in plain(batch):
         if not draw.valid:
             continue
         for step in draw.steps if level.startswith("step") else [draw]:
             rows = [token.row for token in step.tokens if token.trained]
-            own = logs[rows]
+            row_logs = logs[rows]
             if level in ("step", "sequence"):
-                expected[rows] = np.exp(np.clip(own.sum(), -20, 20))
+                expected[rows] = np.exp(np.clip(row_logs.sum(), -20, 20))
             elif level in ("step_geometric", "geometric"):
-                expected[rows] = np.exp(own.mean()) if rows else 1.0
+                expected[rows] = np.exp(row_logs.mean()) if rows else 1.0
             elif level == "prefix":
-                expected[rows] = np.exp(np.clip(np.cumsum(own), -20, 20))
+                expected[rows] = np.exp(np.clip(np.cumsum(row_logs), -20, 20))
             elif level == "prefix_min":
-                smallest = [1.0, *np.exp(np.minimum.accumulate(own))[:-1]] if rows else []
-                expected[rows] = np.exp(own) * smallest
+                smallest = [1.0, *np.exp(np.minimum.accumulate(row_logs))[:-1]] if rows else []
+                expected[rows] = np.exp(row_logs) * smallest
             else:
-                expected[rows] = np.exp(own)
+                expected[rows] = np.exp(row_logs)
         rows = [token.row for token in draw.tokens if token.trained]
         beyond = (expected[rows] < 0.4) | (expected[rows] > 1.5)
         if kind == "veto" and beyond.any():
-            kept[rows] = 0.0
+            keep[rows] = 0.0
         elif kind == "mask":
             expected[rows] = np.where(beyond, 0.0, expected[rows])
         elif kind == "filter":
             expected[rows] = np.where(beyond, 0.0, 1.0)
         elif kind == "truncate":
             expected[rows] = np.clip(expected[rows], 0.4, 1.5)
-    made = ImportanceWeight(level=level, kind=kind, at_least=0.4, at_most=1.5)(batch)
+    result = ImportanceWeight(level=level, kind=kind, at_least=0.4, at_most=1.5)(batch)
     if kind == "veto":
-        assert column(made, "keep", "token") == kept.tolist()
-        assert not made.has("weight", "token")
+        assert column(result, "keep", "token") == keep.tolist()
+        assert not result.has("weight", "token")
     else:
-        close(column(made, "weight", "token"), expected)
+        close(column(result, "weight", "token"), expected)
 
 
 def test_importance_weights_of_mean_one() -> None:
@@ -299,14 +299,14 @@ def test_marked_rows_are_scaled_by_their_own_factor(seed: int, level: str, of: s
     marks = np.random.default_rng(seed).choice([0.0, 1.0, 2.0, np.nan], rows)
     before = np.random.default_rng(seed + 1).choice([0.0, 0.5], batch.num_draws)
     batch = batch.with_columns(level, mark=marks).with_columns("draw", **{of: before})
-    found = MarkedScaled(column="mark", level=level, marked=2.0, plain=0.0, of=of)(batch)
+    result = MarkedScaled(column="mark", level=level, marked=2.0, plain=0.0, of=of)(batch)
     draws = np.repeat(np.arange(batch.num_draws), np.diff(batch.offsets("step")))
     if level == "token":
         draws = np.repeat(draws, np.diff(batch.offsets("token")))
     expected = [(2.0 if mark in (1.0, 2.0) else 0.0) * before[draw] for mark, draw in zip(marks, draws, strict=True)]
     if of == "keep":
         expected = [float(factor > 0.0) for factor in expected]
-    close(column(found, of, level), expected)
+    close(column(result, of, level), expected)
 
 
 def test_marked_rows_by_hand() -> None:
@@ -315,9 +315,9 @@ def test_marked_rows_by_hand() -> None:
     close(column(MarkedScaled(column="thought", marked=0.5)(batch), "weight", "token"), [0.5, 1.0, 1.0])
     kl = MarkedScaled(column="image", level="step", marked=0.06, plain=0.01, of="kl_weight")(batch)
     close(column(kl, "kl_weight", "token"), [0.01, 0.01, 0.06])
-    kept = MarkedScaled(column="thought", marked=0.0, of="keep")(batch)
-    close(column(kept, "keep", "token"), [0.0, 1.0, 1.0])
-    weights = kept.token_weights([0, 1], keep=kept.column("keep", "token") != 0)
+    result = MarkedScaled(column="thought", marked=0.0, of="keep")(batch)
+    close(column(result, "keep", "token"), [0.0, 1.0, 1.0])
+    weights = result.token_weights([0, 1], keep=result.column("keep", "token") != 0)
     close(weights, [0.0, 0.5, 0.5])  # dropped tokens are in no denominator
 
 
@@ -326,7 +326,7 @@ def test_marked_and_other_tokens_are_averaged_separately() -> None:
     batch = small([(0, [1, 3]), (0, [2])], draw_score=[1.0, 0.0], step_image=[0.0, 1.0, 0.0])
     scaled = MarkedScaled(column="image", level="step", marked=0.06, plain=0.01, of="kl_weight", own_mean=True)(batch)
     close(column(scaled, "kl_weight", "token"), [0.04, 0.08, 0.08, 0.08, 0.01, 0.01])
-    with pytest.raises(RecipeError, match="own_mean=True is not possible; it is for of='kl_weight'"):
+    with pytest.raises(RecipeError, match="own_mean=True is not possible; give False, or of='kl_weight'"):
         MarkedScaled(column="image", own_mean=True)
 
 
@@ -335,7 +335,7 @@ def test_marked_and_other_tokens_are_averaged_separately() -> None:
     [
         ({"column": ""}, "option column='' is not possible"),
         ({"column": "thought", "marked": -1.0}, "option marked=-1.0 is not possible"),
-        ({"column": "thought", "of": "keep"}, "give 0 to what is left out, and another number to what is kept"),
+        ({"column": "thought", "of": "keep"}, "with of='keep', give 0 to one of marked and plain=1.0, not to both"),
         ({"column": "thought", "of": "advantage"}, "option of='advantage' is not possible"),
     ],
 )

@@ -23,10 +23,10 @@ SCORES = st.lists(st.sampled_from([0.0, 1.0, 0.5, -2.0, 1e9, -1e-9]), max_size=1
 def test_splitting_a_rollout_into_rows_changes_no_weight(rows: list[tuple[int, int]], data: st.DataObject) -> None:
     """The regression of public trainers in which a rollout of more rows has more weight (verl#7580, slime#2300)."""
     rollouts, lengths = [row[0] for row in rows], [row[1] for row in rows]
-    cut = [data.draw(st.integers(0, length)) for length in lengths]
-    split_lengths = [part for length, at in zip(lengths, cut, strict=True) for part in (at, length - at)]
+    cuts = [data.draw(st.integers(0, length)) for length in lengths]
+    split_lengths = [part for length, at in zip(lengths, cuts, strict=True) for part in (at, length - at)]
     split_rollouts = [rollout for rollout in rollouts for _ in range(2)]
-    for whole, split in (
+    for unsplit, split in (
         (token_mean(lengths), token_mean(split_lengths)),
         (
             sequence_mean(lengths, rollout_ids=rollouts),
@@ -37,20 +37,20 @@ def test_splitting_a_rollout_into_rows_changes_no_weight(rows: list[tuple[int, i
             constant_denominator(split_lengths, 9.0, rollout_ids=split_rollouts),
         ),
     ):
-        assert np.array_equal(whole, split)
+        assert np.array_equal(unsplit, split)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans()), max_size=7))
 def test_turn_mean_by_definition(rows: list[tuple[int, int, bool]]) -> None:
     trajectories, lengths, valid = ([row[column] for row in rows] for column in range(3))
-    found = turn_mean(lengths, trajectories, valid=np.array(valid, bool))
+    weights = turn_mean(lengths, trajectories, valid=np.array(valid, bool))
     counted = [row for row in range(len(rows)) if valid[row] and lengths[row]]
     expected = []
     for row in range(len(rows)):
         turns = sum(trajectories[other] == trajectories[row] for other in counted)
         one = 1 / lengths[row] / turns / len({trajectories[other] for other in counted}) if row in counted else 0.0
         expected += [one] * lengths[row]
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(weights, expected, rtol=1e-12)
 
 
 @given(
@@ -62,35 +62,35 @@ def test_shares_of_a_step_add_up(rows: list[tuple[int, int, bool]]) -> None:
     alive = {draw: any(ok for other, _, ok in rows if other == draw) for draw in draws}
     valid = np.array([alive[draw] for draw in draws], bool)
     for shared in ("each", "split", "owner"):
-        found = share_weights(steps, draws, shared=shared, valid=valid)
+        weights = share_weights(steps, draws, shared=shared, valid=valid)
         for step in steps:
             mine = [row for row in range(len(rows)) if steps[row] == step and valid[row]]
             expected = len(mine) if shared == "each" else float(bool(mine))
-            assert found[mine].sum() == pytest.approx(expected)
-        assert not found[~valid].any()
+            assert weights[mine].sum() == pytest.approx(expected)
+        assert not weights[~valid].any()
 
 
 @given(SCORES, st.floats(0, 1), st.sampled_from(["linear", "lower", "higher", "nearest", "midpoint"]), st.booleans())
 def test_above_quantile_as_numpy(scores: list[float], q: float, method: str, strict: bool) -> None:
-    found = above_quantile(np.array(scores, float), q=q, interpolation=method, strict=strict)
+    mask = above_quantile(np.array(scores, float), q=q, interpolation=method, strict=strict)
     if scores:
         threshold = np.quantile(scores, q, method=method)
         close = np.abs(np.array(scores) - threshold) <= 1e-9 * max(1.0, abs(threshold))
         expected = np.array(scores) > threshold
-        assert np.array_equal(found[~close], expected[~close])
+        assert np.array_equal(mask[~close], expected[~close])
         if method in ("lower", "higher", "nearest"):
-            assert np.array_equal(found, expected if strict else np.array(scores) >= threshold)
+            assert np.array_equal(mask, expected if strict else np.array(scores) >= threshold)
 
 
 @given(SCORES, st.integers(0, 5))
 def test_max_variance_subset_is_the_best_of_all(scores: list[float], count: int) -> None:
     scores = [max(min(score, 5.0), -5.0) for score in scores]
-    found = max_variance_subset(np.array(scores, float), count=count)
+    mask = max_variance_subset(np.array(scores, float), count=count)
     size = min(count, len(scores))
-    assert found.sum() == size
+    assert mask.sum() == size
     if size:
         best = max(np.var(choice) for choice in combinations(scores, size))
-        assert np.var(np.array(scores)[found]) == pytest.approx(best, abs=1e-9)
+        assert np.var(np.array(scores)[mask]) == pytest.approx(best, abs=1e-9)
 
 
 def test_selection_ignores_invalid_rows_and_respects_groups() -> None:
@@ -111,8 +111,8 @@ def test_selection_ignores_invalid_rows_and_respects_groups() -> None:
 
 def test_prefix_min_is_that_of_its_paper() -> None:
     # MinPRO: the smallest ratio before a token, 1 for the first.
-    found = importance_weights(np.log([0.5, 2.0, 1.0]), [0, 3], level="prefix_min", at_most=None)
-    np.testing.assert_allclose(found, [0.5, 1.0, 0.5])
+    weights = importance_weights(np.log([0.5, 2.0, 1.0]), [0, 3], level="prefix_min", at_most=None)
+    np.testing.assert_allclose(weights, [0.5, 1.0, 0.5])
 
 
 @pytest.mark.parametrize(

@@ -57,12 +57,12 @@ def test_unsure_tokens(seed: int, kind: str, group_by: str) -> None:
             largest = sorted(rows, key=lambda row: -entropy[row])
             expected[largest[: int(0.4 * len(rows))]] = 1.0
     options = {"column": "entropy", "kind": kind, "group_by": group_by, "fraction": 0.4}
-    made = SelectTokens(**options)(batch)
-    assert column(made, "weight", "token") == expected.tolist()
-    assert not made.has("keep", "token")
-    kept = SelectTokens(**options, denominator="kept")(batch)
-    assert column(kept, "keep", "token") == expected.tolist()
-    assert not kept.has("weight", "token")
+    result = SelectTokens(**options)(batch)
+    assert column(result, "weight", "token") == expected.tolist()
+    assert not result.has("keep", "token")
+    kept_only = SelectTokens(**options, denominator="kept")(batch)
+    assert column(kept_only, "keep", "token") == expected.tolist()
+    assert not kept_only.has("weight", "token")
 
 
 def test_tokens_among_those_that_are_kept() -> None:
@@ -102,12 +102,12 @@ def test_draws_of_large_advantages(seed: int) -> None:
 def test_draws_of_largest_variance(seed: int, count: int) -> None:
     batch = credited(seed)
     advantage = batch.column("advantage", "draw").astype(float)
-    kept = column(SelectDraws(kind="max_variance", count=count)(batch), "keep", "draw")
+    keep = column(SelectDraws(kind="max_variance", count=count)(batch), "keep", "draw")
     for rows in members(batch):
-        own = [advantage[row] for row in rows if kept[row]]
-        assert len(own) == min(count, len(rows))
-        best = max(np.var(advantage[list(choice)]) for choice in itertools.combinations(rows, len(own)))
-        np.testing.assert_allclose(np.var(own), best, rtol=1e-9, atol=1e-12)
+        chosen = [advantage[row] for row in rows if keep[row]]
+        assert len(chosen) == min(count, len(rows))
+        best = max(np.var(advantage[list(choice)]) for choice in itertools.combinations(rows, len(chosen)))
+        np.testing.assert_allclose(np.var(chosen), best, rtol=1e-9, atol=1e-12)
 
 
 def test_pivots_quantiles_and_multiples() -> None:
@@ -174,17 +174,17 @@ def test_groups_in_a_band(seed: int) -> None:
     batch, scores = ragged(seed), ragged(seed).column("score", "draw").astype(float)
     expected = np.zeros(batch.num_draws)
     for rows in members(batch):
-        own = scores[rows]
-        expected[rows] = own.std() > 0.41 and 0.3 <= own.mean() <= 1.5 and len(rows) >= 2
-    made = GroupFilter(band=Band(std_above=0.41, at_least=0.3, at_most=1.5, members_at_least=2))(batch)
-    assert column(made, "keep", "draw") == expected.tolist()
+        group_scores = scores[rows]
+        expected[rows] = group_scores.std() > 0.41 and 0.3 <= group_scores.mean() <= 1.5 and len(rows) >= 2
+    result = GroupFilter(band=Band(std_above=0.41, at_least=0.3, at_most=1.5, members_at_least=2))(batch)
+    assert column(result, "keep", "draw") == expected.tolist()
 
 
 def test_groups_that_vary_most() -> None:
     scores = [0.0, 1.0, 0.0, 9.0, 5.0, 5.0, 0.0, 2.0]
     batch = small([(group, [1]) for group in range(4) for _ in range(2)], draw_score=scores)
-    made = GroupFilter(band=Band(std_above=None), top_fraction=0.5)(batch)
-    assert column(made, "keep", "draw") == [0, 0, 1, 1, 0, 0, 1, 1]
+    result = GroupFilter(band=Band(std_above=None), top_fraction=0.5)(batch)
+    assert column(result, "keep", "draw") == [0, 0, 1, 1, 0, 0, 1, 1]
     assert column(GroupFilter()(batch), "keep", "draw") == [1, 1, 1, 1, 0, 0, 1, 1]
 
 
@@ -206,16 +206,16 @@ def test_flags_of_steps_go_by_their_names() -> None:
             forest.step(trajectory, flags=flag)
         forest.finish(trajectory, reward=1.0)
     batch = OutcomeScore()(forest.freeze())
-    for name, kept in {
+    for name, expected in {
         "tool_error": [1, 0, 1, 1, 1],
         "void": [1, 1, 0, 1, 1],
         "tool_result,untrained": [0, 0, 1, 1, 0],
         "format_error": [1] * 5,
     }.items():
-        assert column(FlagFilter(flags=name)(batch), "keep", "draw") == kept
+        assert column(FlagFilter(flags=name)(batch), "keep", "draw") == expected
     assert np.isnan(Unscored(flags="judge_failed,void")(batch).column("score", "draw")).tolist() == [0, 0, 1, 0, 1]
-    own = batch.with_columns("step", void=[1, 0, 0, 0, 0, 0, 0])
-    assert column(FlagFilter(flags="void")(own), "keep", "draw") == [0, 1, 1, 1, 1]
+    flagged = batch.with_columns("step", void=[1, 0, 0, 0, 0, 0, 0])
+    assert column(FlagFilter(flags="void")(flagged), "keep", "draw") == [0, 1, 1, 1, 1]
     recipe = Recipe(name="x", reward=(OutcomeScore(), Unscored(flags="judge_failed")), advantage=GroupRelative())
     recipe.credit(forest.freeze())
     with pytest.raises(NotFoundError, match="no column"):

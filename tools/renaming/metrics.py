@@ -47,12 +47,12 @@ class Metrics:
             if not everywhere and "." not in text:
                 return None
             renames = self._renames
-            gone = renames.sections["metrics"].get(text, text)
-            if is_removed(gone) and text:
-                self._source.rename(self._source.span(node)[0], text, gone)
+            new_name = renames.sections["metrics"].get(text, text)
+            if is_removed(new_name) and text:
+                self._source.rename(self._source.span(node)[0], text, new_name)
                 return None
-            if (found := renames.metric(text)) != text or (found := renames.column(text)) != text:
-                return found
+            if (renamed := renames.metric(text)) != text or (renamed := renames.column(text)) != text:
+                return renamed
             table = renames.metric(f"{text}.") if everywhere else ""
             return table[:-1] if table.endswith(".") else None
 

@@ -297,31 +297,31 @@ class Rewriter:
         if isinstance(node.func, ast.Name) and node.func.id == "super" and self._own:
             return OwnValue(self._own[-1])
         known = self._expression(node.func)
-        given = [self._expression(each) for each in node.args]
+        arguments = [self._expression(each) for each in node.args]
         for keyword in node.keywords:
             self._expression(keyword.value)
         self._metrics.call(node, known)
-        return self._called(node, known, given)
+        return self._called(node, known, arguments)
 
-    def _called(self, node: ast.Call, known: Any, given: list[Any]) -> Any:
+    def _called(self, node: ast.Call, known: Any, arguments: list[Any]) -> Any:
         """Edit the keywords of a call; return the kind of its result."""
         builtin = node.func.id if isinstance(node.func, ast.Name) and known is None else ""
-        if builtin and given:
+        if builtin and arguments:
             if builtin == "enumerate":
-                return Many(Several((None, self._element(given[0]))))
+                return Many(Several((None, self._element(arguments[0]))))
             if builtin == "zip":
-                return Many(Several(tuple(map(self._element, given))))
+                return Many(Several(tuple(map(self._element, arguments))))
             if builtin in _FIRST:
-                return self._element(given[0])
-            return self._value(given[0]) if builtin in _SAME else None
+                return self._element(arguments[0])
+            return self._value(arguments[0]) if builtin in _SAME else None
         if isinstance(known, Function):
             return known.returns
         if isinstance(known, Own):
             for base in known.bases:
                 self._keywords(node, base, "")
             return OwnValue(known)
-        if isinstance(known, At) and known.path == "dataclasses.replace" and given:
-            value = self._value(given[0])
+        if isinstance(known, At) and known.path == "dataclasses.replace" and arguments:
+            value = self._value(arguments[0])
             self._changes(node, value)
             return value
         if isinstance(known, At) and known.inside:
@@ -354,12 +354,12 @@ class Rewriter:
 
     def _of_IfExp(self, node: ast.IfExp) -> Any:
         self._expression(node.test)
-        found = [self._expression(each) for each in (node.body, node.orelse)]
-        return found[0] or found[1]
+        types = [self._expression(each) for each in (node.body, node.orelse)]
+        return types[0] or types[1]
 
     def _of_BoolOp(self, node: ast.BoolOp) -> Any:
-        found = [self._expression(each) for each in node.values]
-        return next((each for each in found if each is not None), None)
+        types = [self._expression(each) for each in node.values]
+        return next((each for each in types if each is not None), None)
 
     def _of_NamedExpr(self, node: ast.NamedExpr) -> Any:
         known = self._expression(node.value)
@@ -370,8 +370,8 @@ class Rewriter:
         return Several(tuple(self._expression(each) for each in node.elts))
 
     def _of_List(self, node: ast.List) -> Any:
-        found = [self._expression(each) for each in node.elts]
-        return Many(next((each for each in found if each is not None), None))
+        types = [self._expression(each) for each in node.elts]
+        return Many(next((each for each in types if each is not None), None))
 
     def _of_Lambda(self, node: ast.Lambda) -> None:
         self._scope = Scope(self._scope)
@@ -403,18 +403,18 @@ class Rewriter:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             return self._quoted(node)
         if isinstance(node, ast.BinOp):
-            found = [self._annotation(node.left), self._annotation(node.right)]
-            return found[0] or found[1]
+            types = [self._annotation(node.left), self._annotation(node.right)]
+            return types[0] or types[1]
         if isinstance(node, ast.Subscript):
             outer = self._expression(node.value)
             inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-            found = [self._annotation(each) for each in inner]
+            types = [self._annotation(each) for each in inner]
             name = outer.path.rpartition(".")[2] if isinstance(outer, At) else getattr(node.value, "id", "")
             if name in ("Optional", "Annotated", "ClassVar", "Final"):
-                return found[0]
-            if name == "tuple" and len(found) == len(inner) > 1 and not _is_dots(inner[-1]):
-                return Several(tuple(found))
-            return Many(found[0]) if name not in ("dict", "Mapping", "Callable", "type", "Literal") else None
+                return types[0]
+            if name == "tuple" and len(types) == len(inner) > 1 and not _is_dots(inner[-1]):
+                return Several(tuple(types))
+            return Many(types[0]) if name not in ("dict", "Mapping", "Callable", "type", "Literal") else None
         known = self._expression(node)
         if isinstance(known, At) and known.inside and is_class(known.path):
             return Of(known.path)

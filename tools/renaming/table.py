@@ -72,8 +72,8 @@ class Table:
     def option(self, owner: str, name: str) -> str | None:
         """Return the new name of an option of a component."""
         options = self.renames.sections["options"]
-        found = (longest(self._by_end["members"], f"{base}.{name}", 2) for base in self._line(owner))
-        return next((options[key] for key in found if key in options), None)
+        keys = (longest(self._by_end["members"], f"{base}.{name}", 2) for base in self._line(owner))
+        return next((options[key] for key in keys if key in options), None)
 
     def word(self, owner: str, option: str, value: str) -> str | None:
         """Return the new form of an option's value, if its values are words."""
@@ -86,13 +86,13 @@ class Table:
 
     def gives(self, owner: str, member: str) -> str | None:
         """Return the class of a method's result or of an attribute."""
-        found = (self._type(f"{base}.{member}", 2) for base in self._line(owner))
-        return next((each for each in found if each), None)
+        types = (self._type(f"{base}.{member}", 2) for base in self._line(owner))
+        return next((each for each in types if each), None)
 
     def takes(self, owner: str, method: str, argument: str) -> str | None:
         """Return the class of a method's argument."""
-        found = (self._type(f"{base}.{method}.{argument}", 3) for base in self._line(owner))
-        return next((each for each in found if each), None)
+        types = (self._type(f"{base}.{method}.{argument}", 3) for base in self._line(owner))
+        return next((each for each in types if each), None)
 
     def _type(self, path: str, end: int) -> str | None:
         key = longest(self._by_end[f"types {end}"], path, end)

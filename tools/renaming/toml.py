@@ -47,8 +47,8 @@ def rewrite(source: str, renames: Renames) -> str:
     if not is_recipe(data):
         return source
     train = {"train": data.pop("train")} if "train" in data else {}
-    wanted = renames.recipe(data)
-    if wanted == data:
+    renamed = renames.recipe(data)
+    if renamed == data:
         return source
     edits: list[tuple[int, int, str]] = []
     for entry in entries(source):
@@ -66,12 +66,12 @@ def rewrite(source: str, renames: Renames) -> str:
         for (begin, end), old, text in zip(entry.texts, olds, news, strict=False):
             if old != text:
                 edits.append((begin, end, source[begin:end].replace(old, text)))
-    made = source
+    result = source
     for begin, end, text in sorted(set(edits), reverse=True):
-        made = made[:begin] + text + made[end:]
-    if tomllib.loads(made) != {**wanted, **train}:
+        result = result[:begin] + text + result[end:]
+    if tomllib.loads(result) != {**renamed, **train}:
         raise RecipeError("it cannot be edited in place; write Recipe.from_toml(...).to_toml() over it")
-    return made
+    return result
 
 
 def is_recipe(data: Mapping[str, Any]) -> bool:
@@ -85,9 +85,9 @@ def _renamed(renames: Renames, path: Path, table: Mapping[str, Any], key: str) -
     if not path:
         return renames.recipe({key: table[key]})
     owner = {"component": table["component"]} if "component" in table and key != "component" else {}
-    made = renames.recipe({str(path[0]): {**owner, key: table[key]}})
-    found: dict[str, Any] = next(iter(made.values()))
-    return {name: value for name, value in found.items() if name != "component" or key == "component"}
+    renamed = renames.recipe({str(path[0]): {**owner, key: table[key]}})
+    new_table: dict[str, Any] = next(iter(renamed.values()))
+    return {name: value for name, value in new_table.items() if name != "component" or key == "component"}
 
 
 def _inside(data: Any, path: Path) -> Any:
@@ -138,14 +138,14 @@ class _Scanner:
         return self.at
 
     def keys(self) -> list[tuple[str, int, int]]:
-        made = []
+        keys = []
         while found := _KEY.match(self.source, self.at):
             self.at = found.end()
-            made.append((found[1].strip("\"'"), *found.span(1)))
+            keys.append((found[1].strip("\"'"), *found.span(1)))
             if not self.source.startswith(".", self.at):
                 break
             self.at += 1
-        return made
+        return keys
 
     def pair(self, table: Path) -> Iterator[Entry]:
         *outer, (key, begin, end) = self.keys()

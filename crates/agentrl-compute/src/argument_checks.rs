@@ -66,7 +66,7 @@ pub(crate) fn room(name: &str, count: usize, bytes: usize) -> Result<()> {
     if found {
         return Ok(());
     }
-    Err(Error::invalid(format!("{name} is {count}, for which there is not enough memory; give a smaller number")))
+    Err(Error::invalid(format!("{name} is {count}: not enough memory; give a smaller number")))
 }
 
 /// Check that an option lies in a range, both ends included.

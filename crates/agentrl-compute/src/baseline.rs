@@ -127,7 +127,7 @@ pub fn decayed_beta(
     let found = statistics(columns, 1)?;
     if let Some((group, found)) = found.iter().enumerate().find(|(_, found)| found.least < 0.0 || found.most > 1.0) {
         return Err(Error::invalid(format!(
-            "{} of {} reach from {:?} to {:?}; give rewards from 0 to 1",
+            "{} of {} range from {:?} to {:?}; give rewards from 0 to 1",
             columns.name,
             name(group),
             found.least,
@@ -143,7 +143,7 @@ pub fn decayed_beta(
     if let Some(group) = kept.iter().position(wrong) {
         let (least, most) = kept[group];
         return Err(Error::invalid(format!(
-            "decay of {} reaches from {least:?} to {most:?}; give one number from 0 to 1",
+            "decay of {} ranges from {least:?} to {most:?}; give all its rows the same number from 0 to 1",
             name(group)
         )));
     }
@@ -179,11 +179,17 @@ mod tests {
         let columns = Columns::new("successes", &[1.0, 0.0], &[0, 0]);
         let beta = |columns, decays: &[f64]| message(decayed_beta(&columns, decays, &[[0.0; 2]], |_| "a".to_owned()));
         assert_eq!(beta(columns, &[0.5, 0.5]), "fine");
-        assert_eq!(beta(columns, &[0.5, 0.25]), "decay of a reaches from 0.25 to 0.5; give one number from 0 to 1");
-        assert_eq!(beta(columns, &[2.0, 2.0]), "decay of a reaches from 2.0 to 2.0; give one number from 0 to 1");
+        assert_eq!(
+            beta(columns, &[0.5, 0.25]),
+            "decay of a ranges from 0.25 to 0.5; give all its rows the same number from 0 to 1"
+        );
+        assert_eq!(
+            beta(columns, &[2.0, 2.0]),
+            "decay of a ranges from 2.0 to 2.0; give all its rows the same number from 0 to 1"
+        );
         assert_eq!(
             beta(Columns { values: &[1.0, -1.0], ..columns }, &[0.5; 2]),
-            "successes of a reach from -1.0 to 1.0; give rewards from 0 to 1"
+            "successes of a range from -1.0 to 1.0; give rewards from 0 to 1"
         );
         assert_eq!(
             message(ema_mean(&columns, 0.5, &[])),

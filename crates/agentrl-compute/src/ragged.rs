@@ -30,11 +30,11 @@ impl<'a, T> Ragged<'a, T> {
             return Err(Error::invalid("offsets is empty; give one offset more than there are rows"));
         };
         if first < 0 {
-            return Err(Error::invalid(format!("offsets[0] is {first}, but offsets start at 0 or above")));
+            return Err(Error::invalid(format!("offsets[0] is {first}; give a first offset of at least 0")));
         }
         if let Some(row) = offsets.windows(2).position(|pair| pair[0] > pair[1]) {
             return Err(Error::invalid(format!(
-                "offsets[{}] is {}, less than {} before it; offsets must not decrease",
+                "offsets[{}] is {}, less than {} before it; give ascending offsets",
                 row + 1,
                 offsets[row + 1],
                 offsets[row]
@@ -42,8 +42,8 @@ impl<'a, T> Ragged<'a, T> {
         }
         if last as u64 > values.len() as u64 {
             return Err(Error::invalid(format!(
-                "offsets end at {last}, but there are {} values; the last offset is at most their number",
-                values.len()
+                "offsets end at {last}, but there are {count} values; give a last offset of at most {count}",
+                count = values.len()
             )));
         }
         Ok(Self { values, offsets })
@@ -85,7 +85,9 @@ impl<'a, T> Ragged<'a, T> {
             return Ok(());
         }
         let count = self.values.len();
-        Err(Error::invalid(format!("offsets go from {first} to {last}, but {name} has {count} values; cover them all")))
+        Err(Error::invalid(format!(
+            "offsets go from {first} to {last}, but {name} has {count} values; give offsets from 0 to {count}"
+        )))
     }
 
     /// Iterate over the rows in order.
@@ -107,12 +109,9 @@ mod tests {
     #[test]
     fn bad_offsets_are_refused_with_their_values() {
         assert_eq!(message(&[]), "offsets is empty; give one offset more than there are rows");
-        assert_eq!(message(&[-1, 2]), "offsets[0] is -1, but offsets start at 0 or above");
-        assert_eq!(message(&[0, 2, 1]), "offsets[2] is 1, less than 2 before it; offsets must not decrease");
-        assert_eq!(
-            message(&[0, 4]),
-            "offsets end at 4, but there are 3 values; the last offset is at most their number"
-        );
+        assert_eq!(message(&[-1, 2]), "offsets[0] is -1; give a first offset of at least 0");
+        assert_eq!(message(&[0, 2, 1]), "offsets[2] is 1, less than 2 before it; give ascending offsets");
+        assert_eq!(message(&[0, 4]), "offsets end at 4, but there are 3 values; give a last offset of at most 3");
     }
 
     #[test]

@@ -35,10 +35,10 @@ names! {
 /// `InvalidInput` if `limit` is 0, `vocabulary` is below 2, or an entropy is not finite.
 pub fn segment_entropy(entropies: Ragged<'_, f32>, limit: usize, vocabulary: u64, reduce: Reduce) -> Result<Vec<f64>> {
     if limit == 0 {
-        return Err(Error::invalid("limit is 0, but must be at least 1 token"));
+        return Err(Error::invalid("limit is 0; give at least 1 token"));
     }
     if vocabulary < 2 {
-        return Err(Error::invalid(format!("vocabulary is {vocabulary}, but must be at least 2 tokens")));
+        return Err(Error::invalid(format!("vocabulary is {vocabulary}; give at least 2 tokens")));
     }
     let largest = (vocabulary as f64).ln();
     let segment = |(row, tokens): (usize, &[f32])| {
@@ -116,23 +116,27 @@ pub fn entropy_branches(columns: &BranchColumns<'_>, options: &BranchOptions) ->
     same_length("entropy", entropy.len(), "groups", groups.len())?;
     same_length("initial_entropy", initial_entropy.len(), "groups", groups.len())?;
     let Some(coins) = beam.checked_sub(1).map(|copies| copies as usize) else {
-        return Err(Error::invalid("beam is 0, but must be at least 1 (no branching)"));
+        return Err(Error::invalid("beam is 0; give at least 1 (no branching)"));
     };
-    if Some(uniform.len()) != groups.len().checked_mul(coins) {
+    let rows = groups.len();
+    if Some(uniform.len()) != rows.checked_mul(coins) {
         return Err(Error::invalid(format!(
-            "uniform has {} values, but {} rows with beam {beam} need {coins} each",
+            "uniform has {} values, but {rows} rows with beam {beam} need {coins} each; give {} numbers",
             uniform.len(),
-            groups.len()
+            rows.saturating_mul(coins)
         )));
     }
     if !(0.0..=1.0).contains(&probability) {
-        return Err(Error::invalid(format!("probability is {probability}, but must lie in [0, 1]")));
+        return Err(Error::invalid(format!("probability is {probability}; give a number from 0 to 1")));
     }
     if !entropy_weight.is_finite() {
-        return Err(Error::invalid(format!("entropy_weight is {entropy_weight}, but must be finite")));
+        return Err(Error::invalid(format!("entropy_weight is {entropy_weight}; give a finite number")));
     }
     if let Some(index) = uniform.iter().position(|u| !(0.0..1.0).contains(u)) {
-        return Err(Error::invalid(format!("uniform[{index}] is {}, but must lie in [0, 1)", uniform[index])));
+        return Err(Error::invalid(format!(
+            "uniform[{index}] is {}; give numbers of at least 0 and below 1",
+            uniform[index]
+        )));
     }
     let mut remaining: Vec<u32> = existing.iter().map(|&existing| budget.saturating_sub(existing)).collect();
     let mut copies = Vec::with_capacity(groups.len());
@@ -185,11 +189,8 @@ mod tests {
         let unknown = [f32::NAN, 1.0];
         let segments = Ragged::new(&unknown, &[1, 2, 2])?;
         assert_eq!(message(segment_entropy(segments, 20, 100, Reduce::Sum)), "fine");
-        assert_eq!(message(segment_entropy(segments, 0, 100, Reduce::Sum)), "limit is 0, but must be at least 1 token");
-        assert_eq!(
-            message(segment_entropy(segments, 1, 1, Reduce::Sum)),
-            "vocabulary is 1, but must be at least 2 tokens"
-        );
+        assert_eq!(message(segment_entropy(segments, 0, 100, Reduce::Sum)), "limit is 0; give at least 1 token");
+        assert_eq!(message(segment_entropy(segments, 1, 1, Reduce::Sum)), "vocabulary is 1; give at least 2 tokens");
         assert_eq!(
             message(segment_entropy(Ragged::new(&unknown, &[0, 1])?, 20, 100, Reduce::Sum)),
             "entropies of segment 0 have sum NaN; give finite entropies, or no tokens if they are unknown"
@@ -264,19 +265,22 @@ mod tests {
             with(BranchColumns { uniform: &[], ..COLUMNS }),
             "uniform has 0 values, but 1 rows with beam 2 need 1 each"
         );
-        assert_eq!(with(BranchColumns { uniform: &[1.0], ..COLUMNS }), "uniform[0] is 1, but must lie in [0, 1)");
+        assert_eq!(
+            with(BranchColumns { uniform: &[1.0], ..COLUMNS }),
+            "uniform[0] is 1; give numbers of at least 0 and below 1"
+        );
         assert_eq!(
             with(BranchColumns { existing: &[], ..COLUMNS }),
             "groups[0] is 0, but existing has 0 values; give one for each group"
         );
-        assert_eq!(options(BranchOptions { beam: 0, ..OPTIONS }), "beam is 0, but must be at least 1 (no branching)");
+        assert_eq!(options(BranchOptions { beam: 0, ..OPTIONS }), "beam is 0; give at least 1 (no branching)");
         assert_eq!(
             options(BranchOptions { probability: 1.5, ..OPTIONS }),
-            "probability is 1.5, but must lie in [0, 1]"
+            "probability is 1.5; give a number from 0 to 1"
         );
         assert_eq!(
             options(BranchOptions { entropy_weight: f64::INFINITY, ..OPTIONS }),
-            "entropy_weight is inf, but must be finite"
+            "entropy_weight is inf; give a finite number"
         );
     }
 

@@ -107,7 +107,7 @@ impl Facts {
         match step.keys().find(|name| trajectory.contains_key(*name)) {
             None => Ok(Self { step, trajectory }),
             Some(name) => Err(Error::invalid(format!(
-                "fact {name:?} is declared for steps and for trajectories; a name means one thing: rename one of them"
+                "facts declares {name:?} for steps and for trajectories; rename one of them"
             ))),
         }
     }
@@ -145,7 +145,7 @@ impl Facts {
             match declared.get(name) {
                 None => {
                     return Err(Error::invalid(format!(
-                        "facts has {name:?}, which is declared for no {level}; declared are {}; declare it: \
+                        "facts has {name:?}, which is not declared for level {level:?} (declared: {}); declare it: \
                          Forest(facts={{\"{level}\": {{{name:?}: \"{}\"}}}})",
                         self.words(),
                         fact.kind().name()
@@ -157,9 +157,9 @@ impl Facts {
                         Fact::Key(value) => format!("the text {value:?}"),
                     };
                     return Err(Error::invalid(format!(
-                        "facts[{name:?}] is {given}, but it is declared as a {}; give that, or declare it as a {}",
-                        kind.name(),
-                        fact.kind().name()
+                        "facts[{name:?}] is {given}, but it is declared as a {kind}; give a {kind}, or declare it as a {}",
+                        fact.kind().name(),
+                        kind = kind.name()
                     )));
                 }
                 Some(_) => {}
@@ -211,9 +211,11 @@ pub(crate) fn taken(name: &str) -> Option<&'static str> {
     } else if TOKEN_COLUMNS.contains(&name) {
         Some("is a column of tokens")
     } else if RESERVED.contains(&name) {
-        Some("is what recipes compute")
-    } else if name == "batch" || name.contains(',') {
-        Some("stands for all rows, or has a comma, which parts names of columns")
+        Some("is computed by recipes")
+    } else if name == "batch" {
+        Some("means all rows")
+    } else if name.contains(',') {
+        Some("contains a comma")
     } else {
         None
     }
@@ -250,14 +252,14 @@ pub(crate) fn declared_in(table: Table, schema: &Schema) -> Result<Declared> {
     let Some(found) = facts_of(schema) else { return Ok(Declared::new()) };
     let wrong = |why: String| Error::schema(format!("column facts of table {} {why}", table.name()));
     let DataType::Struct(fields) = found.data_type() else {
-        return Err(wrong(format!("is {}; it is a struct of the declared facts", found.data_type())));
+        return Err(wrong(format!("is {}; give a struct of the declared facts", found.data_type())));
     };
     let mut declared = Declared::new();
     for part in fields {
         let kind = match part.data_type() {
             DataType::Float32 => FactKind::Number,
             DataType::Utf8 => FactKind::Key,
-            other => return Err(wrong(format!("has {:?} as {other}; facts are float32 or utf8", part.name()))),
+            other => return Err(wrong(format!("has {:?} as {other}; give float32 or utf8", part.name()))),
         };
         check_name(part.name()).map_err(|error| wrong(error.to_string()))?;
         declared.insert(part.name().clone(), kind);
@@ -269,7 +271,7 @@ pub(crate) fn declared_in(table: Table, schema: &Schema) -> Result<Declared> {
     {
         return Ok(declared);
     }
-    Err(wrong("is not one that a Forest makes; its fields are nullable and in the order of their names".to_owned()))
+    Err(wrong("is not a column that a Forest makes; give nullable fields in the order of their names".to_owned()))
 }
 
 /// Return the column of the facts of some rows; `None` if none is declared.
@@ -336,7 +338,9 @@ pub(crate) fn dense(name: &str, column: &dyn Array, rows: &[usize]) -> Result<Ve
     if let Some(numbers) = numbers
         && let Some(value) = numbers.iter().flatten().find(|value| value.fract() != 0.0)
     {
-        return Err(Error::invalid(format!("fact {name:?} is {value}; a fact of kind key is a string or an integer")));
+        return Err(Error::invalid(format!(
+            "fact {name:?} is {value}, which cannot be a key; give strings or integers"
+        )));
     }
     let texts = column.as_string_opt::<i32>();
     let bytes = |row: usize| -> Vec<u8> {
@@ -374,7 +378,7 @@ pub(crate) fn aligned(table: Table, parts: Vec<RecordBatch>) -> Result<Vec<Recor
                     _ => Facts { trajectory: declared, ..Facts::default() }.words(),
                 };
                 Err(Error::invalid(format!(
-                    "the parts have other facts, {} and {}; make all with the same Forest(facts=…)",
+                    "the parts have different facts, {} and {}; make all with the same Forest(facts=…)",
                     words(one),
                     words(other)
                 )))

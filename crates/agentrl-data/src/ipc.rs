@@ -152,8 +152,9 @@ fn guarded<T>(name: &str, read: impl FnOnce() -> std::result::Result<T, String>)
     READING.set(true);
     let read = catch_unwind(AssertUnwindSafe(read));
     READING.set(false);
-    read.unwrap_or_else(|_| Err("its parts contradict each other".to_owned()))
-        .map_err(|why| Error::corrupt(format!("{name} is not an Arrow file of this format: {why}")))
+    read.unwrap_or_else(|_| Err("its parts contradict each other".to_owned())).map_err(|why| {
+        Error::corrupt(format!("{name} is not an Arrow file of this format: {why}; restore it from a copy"))
+    })
 }
 
 /// Return the bytes of an Arrow IPC file with record batches of one schema.

@@ -60,7 +60,7 @@ impl Table {
     /// Return the table with a name.
     pub fn from_name(name: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|table| table.name() == name).ok_or_else(|| {
-            Error::not_found(format!("there is no table {name:?}; use one of {:?}", Self::ALL.map(Self::name)))
+            Error::not_found(format!("table {name:?} does not exist; use one of {:?}", Self::ALL.map(Self::name)))
         })
     }
 

@@ -89,8 +89,12 @@ impl RowType {
 
     fn row_field(self) -> Result<Arc<Field>> {
         let width = i32::try_from(self.width).ok().filter(|&width| width > 0);
-        let width =
-            width.ok_or_else(|| Error::invalid(format!("rows of {} values are no token column", self.width)))?;
+        let width = width.ok_or_else(|| {
+            Error::invalid(format!(
+                "a row has {} values, more than a token column supports; give narrower rows",
+                self.width
+            ))
+        })?;
         let rows = DataType::FixedSizeList(Arc::new(Field::new("item", self.item(), false)), width);
         Ok(Arc::new(Field::new("item", rows, true)))
     }
@@ -132,21 +136,21 @@ impl TokenRows {
     ///
     /// `InvalidInput` if token columns do not support the type of the values, or the values are not whole rows.
     pub(crate) fn row_type(&self, name: &str) -> Result<RowType> {
+        let wrong =
+            |dtype: &str| Error::invalid(format!("columns[{name:?}] is {dtype}; give uint8, uint16, int32 or float32"));
         let dtype = match &self.values {
             Numbers::U8(_) => RowDtype::Uint8,
             Numbers::U16(_) => RowDtype::Uint16,
             Numbers::I32(_) => RowDtype::Int32,
             Numbers::F32(_) => RowDtype::Float32,
-            Numbers::F64(_) | Numbers::I64(_) | Numbers::U32(_) => {
-                return Err(Error::invalid(format!(
-                    "columns[{name:?}] has another dtype than token columns; give uint8, uint16, int32 or float32"
-                )));
-            }
+            Numbers::F64(_) => return Err(wrong("float64")),
+            Numbers::I64(_) => return Err(wrong("int64")),
+            Numbers::U32(_) => return Err(wrong("uint32")),
         };
         let found = RowType { dtype, width: self.width };
         if self.width == 0 || !self.values.len().is_multiple_of(self.width) || found.row_field().is_err() {
             return Err(Error::invalid(format!(
-                "columns[{name:?}] has {} values in rows of {}; give an array [tokens, width] with a width of at least 1",
+                "columns[{name:?}] has {} values in rows of width {}; give an array [tokens, width] with a width of at least 1",
                 self.values.len(),
                 self.width
             )));
@@ -190,8 +194,7 @@ impl NodeRows {
 
 /// Check that a name has no other meaning.
 pub(crate) fn check_name(name: &str) -> Result<()> {
-    let why =
-        facts::taken(name).or(name.contains('.').then_some("has a dot, which parts a name from what it is about"));
+    let why = facts::taken(name).or(name.contains('.').then_some("contains a dot"));
     why.map_or(Ok(()), |why| {
         Err(Error::invalid(format!("columns has {name:?}, which {why}; give the column another name")))
     })
@@ -209,10 +212,15 @@ pub(crate) fn types_in(schema: &Schema) -> Result<RowTypes> {
         let name = field.name();
         let wrong = |why: &str| Error::schema(format!("column {name:?} of table nodes {why}"));
         let of = RowType::of(field.data_type()).filter(|_| field.is_nullable());
-        let of = of.ok_or_else(|| wrong(&format!("is {}, which is no token column", field.data_type())))?;
-        check_name(name).map_err(|error| wrong(&format!("has no name of a token column: {error}")))?;
+        let of = of.ok_or_else(|| {
+            wrong(&format!(
+                "is {}, not a type of token columns; give lists of rows of uint8, uint16, int32 or float32",
+                field.data_type()
+            ))
+        })?;
+        check_name(name).map_err(|error| wrong(&format!("cannot have this name: {error}")))?;
         if found.last_key_value().is_some_and(|(last, _)| last >= name) {
-            return Err(wrong("is not in the order of the names"));
+            return Err(wrong("comes after a column with a greater name; sort token columns by name"));
         }
         found.insert(name.clone(), of);
     }

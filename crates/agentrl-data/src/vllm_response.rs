@@ -77,7 +77,7 @@ pub fn candidates(bytes: &[u8]) -> Result<Candidates> {
 }
 
 fn unusable(reason: impl std::fmt::Display) -> Error {
-    let message = format!("the response of a vLLM server has no log-probabilities of its tokens ({reason})");
+    let message = format!("the response of a vLLM server has no usable log-probabilities of its tokens ({reason})");
     Error::new(ErrorKind::Schema, message)
 }
 

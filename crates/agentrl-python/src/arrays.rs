@@ -64,7 +64,7 @@ fn values<T: Element + Copy>(array: &Bound<'_, PyAny>) -> Option<Vec<T>> {
 /// Convert the SHA-256 hash that identifies a blob.
 pub(crate) fn blob_hash(sha256: &[u8]) -> agentrl_data::Result<[u8; 32]> {
     let found = sha256.len();
-    sha256.try_into().map_err(|_| Error::invalid(format!("sha256 has {found} bytes; give all 32")))
+    sha256.try_into().map_err(|_| Error::invalid(format!("sha256 has {found} bytes; give the 32 bytes of a SHA-256")))
 }
 
 /// Read token ids: an int32 or int64 array, or a list of ints.
@@ -76,7 +76,7 @@ pub(crate) fn tokens(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<i32>>
     let wanted = "a list of ints or a one-dimensional int32 or int64 array";
     let wide = wide.ok_or_else(|| unusable_item::<i64>(name, value, wanted))?;
     let narrow = |(index, &token): (usize, &i64)| {
-        i32::try_from(token).map_err(|_| invalid(format!("{name}[{index}] is {token}; token ids fit 32 bits")))
+        i32::try_from(token).map_err(|_| invalid(format!("{name}[{index}] is {token}; give token ids below 2^31")))
     };
     wide.iter().enumerate().map(narrow).collect()
 }
@@ -264,7 +264,8 @@ pub(crate) fn slice<'a, T: Element>(name: &str, array: &'a PyReadonlyArray1<'_, 
     array.as_slice().map_err(|_| invalid(format!("{name} is not contiguous or not aligned; pass {name}.copy()")))
 }
 
-fn unusable(name: &str, value: &Bound<'_, PyAny>, wanted: &str) -> PyErr {
+/// Return the error for a value of a wrong type, with its type, its dtype and its shape.
+pub(crate) fn unusable(name: &str, value: &Bound<'_, PyAny>, wanted: &str) -> PyErr {
     let kind = value.get_type().qualname().map_or_else(|_| "an unknown type".to_owned(), |name| name.to_string());
     let dtype = value.getattr("dtype").map_or(String::new(), |dtype| format!(" of dtype {dtype}"));
     let shape = value.getattr("shape").map_or(String::new(), |shape| format!(" and shape {shape}"));

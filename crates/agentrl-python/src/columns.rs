@@ -52,8 +52,9 @@ fn plain(name: &str, part: ArrayRef) -> Result<ArrayRef> {
 /// Cast to another type; a value that does not fit is an error.
 fn cast(name: &str, part: &ArrayRef, kind: &DataType) -> Result<ArrayRef> {
     let options = CastOptions { safe: false, ..CastOptions::default() };
-    cast_with_options(part, kind, &options)
-        .map_err(|error| Error::invalid(format!("{name} has Arrow type {}: {error}", part.data_type())))
+    cast_with_options(part, kind, &options).map_err(|error| {
+        Error::invalid(format!("{name} has Arrow type {} ({error}); cast it to {kind}", part.data_type()))
+    })
 }
 
 /// Return the numbers of an Arrow column as a `NumPy` array: float32, float64, int64, or bool.

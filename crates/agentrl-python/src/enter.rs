@@ -1,4 +1,5 @@
-//! Entry from Python into the core: the only place that releases the interpreter lock and catches panics.
+//! Entry from Python into the core: the only place that catches panics and releases the interpreter lock for work.
+//! (`fork_safe_lock` releases it too, but only while it waits for a lock.)
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};

@@ -11,7 +11,7 @@ use crate::arrays::{Text, slice};
 use crate::error::{invalid, to_python};
 
 fn mapping<'a, 'py>(what: &str, value: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, PyDict>> {
-    let kind = value.get_type().name().map_or_else(|_| "something else".to_owned(), |name| name.to_string());
+    let kind = value.get_type().name().map_or_else(|_| "an unknown type".to_owned(), |name| name.to_string());
     value.cast::<PyDict>().map_err(|_| invalid(format!("{what} is of type {kind}; give a dict of facts by name")))
 }
 
@@ -88,7 +88,10 @@ pub(crate) fn columns(value: &Bound<'_, PyAny>) -> PyResult<FactColumns> {
                 let (value, what) = (value?, format!("facts[{name:?}][{row}]"));
                 let read = key(&value, &what)?;
                 if read.is_none() && !value.is_none() {
-                    return Err(invalid(format!("{what} is not a string; a column of keys has str, bytes or None")));
+                    return Err(invalid(format!(
+                        "{what} is {:.80}; give str, bytes or None in a column of keys",
+                        value.repr().map_or_else(|_| "not a key".to_owned(), |text| text.to_string())
+                    )));
                 }
                 keys.push(read);
             }

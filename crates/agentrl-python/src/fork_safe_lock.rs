@@ -39,8 +39,8 @@ impl<T> Shared<T> {
     fn usable<'a>(&self, guard: LockResult<MutexGuard<'a, T>>) -> Result<MutexGuard<'a, T>> {
         guard.map_err(|_| {
             Error::internal(format!(
-                "an earlier call on this {} failed inside the core; it is not safe any more",
-                self.name
+                "an earlier call on this {name} failed inside the core, so it is not safe to use; create a new {name}",
+                name = self.name
             ))
         })
     }

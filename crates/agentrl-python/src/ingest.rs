@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyList};
 
-use crate::arrays::{Number, Text, Whole, blob_hash, slice, token_rows};
+use crate::arrays::{Number, Text, Whole, blob_hash, slice, token_rows, unusable};
 use crate::enter::interruptible;
 use crate::error::{invalid, to_python};
 use crate::facts;
@@ -44,7 +44,7 @@ struct Columns<'py> {
 }
 
 fn missing(name: &str) -> PyErr {
-    invalid(format!("{name} is missing"))
+    invalid(format!("{name} is missing; give one row for each trajectory"))
 }
 
 fn lists<'py, T: Item>(columns: &Bound<'py, PyDict>, name: &str) -> PyResult<Option<Lists<'py, T>>> {
@@ -52,8 +52,13 @@ fn lists<'py, T: Item>(columns: &Bound<'py, PyDict>, name: &str) -> PyResult<Opt
 }
 
 fn scalars<'py, T: Element>(columns: &Bound<'py, PyDict>, name: &str) -> PyResult<Scalars<'py, T>> {
-    let wrong = |value: Bound<'py, PyAny>| value.extract().map_err(|_| invalid(format!("{name} has another dtype")));
-    columns.get_item(name)?.map(wrong).transpose()
+    let read = |value: Bound<'py, PyAny>| {
+        value.extract().map_err(|_| {
+            let dtype = T::get_dtype(value.py());
+            unusable(name, &value, &format!("a one-dimensional array of {dtype}"))
+        })
+    };
+    columns.get_item(name)?.map(read).transpose()
 }
 
 /// Read token columns of all rows: for each name a list that has, per row, what `Forest.append` takes, or None.
@@ -148,7 +153,9 @@ type Ints<'py, T> = Bound<'py, PyArray1<T>>;
 fn images(columns: &Bound<'_, PyDict>) -> PyResult<Option<(Vec<BlobHash>, Vec<i64>)>> {
     let Some(given) = columns.get_item("images")? else { return Ok(None) };
     let rows: Vec<Vec<PyBackedBytes>> = given.extract().map_err(|_| {
-        invalid("images is no list of lists of bytes; give the SHA-256 of each image, a row for each turn".to_owned())
+        let shown: String =
+            given.repr().map_or_else(|_| String::new(), |text| text.to_string().chars().take(80).collect());
+        invalid(format!("images is {shown}; give a list for each turn, with the SHA-256 of each image as bytes"))
     })?;
     let hashes = rows.iter().flatten().map(|hash| blob_hash(hash)).collect::<Result<_, _>>().map_err(to_python)?;
     let ends = rows.iter().scan(0, |end, row| {

@@ -103,8 +103,9 @@ where
                 continue;
             }
             let number: PyResult<T> = value.extract();
-            let wrong =
-                |error: PyErr| invalid(format!("{name}[{index}] is not a list of {dtype}: {}", error.value(py)));
+            let wrong = |error: PyErr| {
+                invalid(format!("{name}[{index}] contains a wrong value ({}); give a list of {dtype}", error.value(py)))
+            };
             made.push(number.map_err(wrong)?);
         }
     }
@@ -195,7 +196,7 @@ where
 {
     let narrow = |(index, &value): (usize, &T::Native)| {
         let narrow = i32::try_from(value);
-        narrow.map_err(|_| Error::invalid(format!("value {index} of {name} is {value}; token ids fit 32 bits")))
+        narrow.map_err(|_| Error::invalid(format!("value {index} of {name} is {value}; give token ids below 2^31")))
     };
     values.as_primitive::<T>().values().iter().enumerate().map(narrow).collect::<Result<Vec<i32>>>().map(Into::into)
 }

@@ -47,7 +47,9 @@ impl Plan {
         let place = if index < 0 { index.checked_add_unsigned(count) } else { Some(index) };
         match place.and_then(|place| usize::try_from(place).ok()).filter(|&place| place < count) {
             Some(place) => self.pack(py, place, None, None, None, None, None),
-            None => Err(PyIndexError::new_err(format!("pack {index} does not exist; the plan has {count}"))),
+            None => Err(PyIndexError::new_err(format!(
+                "pack {index} does not exist; give an index below the {count} packs of the plan"
+            ))),
         }
     }
 
@@ -138,7 +140,9 @@ impl ArraySource<'_, '_> {
         let array = take.call1((name, length, T::get_dtype(self.py)))?;
         match array.cast_into::<PyArray1<T>>() {
             Ok(array) if array.len() == length => Ok(array.unbind()),
-            _ => Err(invalid(format!("the buffer of {name} is not an array of {length} values with its dtype"))),
+            _ => Err(invalid(format!(
+                "take returned another array than {length} values of the given dtype for {name}; return such an array"
+            ))),
         }
     }
 }
@@ -214,7 +218,9 @@ impl PlannedPack {
 }
 
 fn writable<'py, T: Element>(array: &Bound<'py, PyArray1<T>>, name: &str) -> PyResult<PyReadwriteArray1<'py, T>> {
-    array.try_readwrite().map_err(|error| invalid(format!("the buffer of {name} cannot be written: {error}")))
+    array.try_readwrite().map_err(|error| {
+        invalid(format!("the array that take returned for {name} cannot be written ({error}); return a writable array"))
+    })
 }
 
 /// A column of tokens, and the column of pairs to fill from it.
@@ -311,8 +317,11 @@ fn balanced(py: Python<'_>, costs: PyReadonlyArray1<'_, i64>, bins: Whole<usize>
     let (costs, bins) = (slice("costs", &costs)?, bins.named("bins")?);
     let found = released(py, || {
         room_for_bins("bins", bins)?;
-        let costs = costs.iter().map(|&cost| u64::try_from(cost)).collect::<Result<Vec<_>, _>>();
-        let costs = costs.map_err(|_| Error::invalid("costs are negative somewhere; give whole numbers from 0"))?;
+        let cost = |(place, &cost): (usize, &i64)| {
+            u64::try_from(cost)
+                .map_err(|_| Error::invalid(format!("costs[{place}] is {cost}; give whole numbers of at least 0")))
+        };
+        let costs = costs.iter().enumerate().map(cost).collect::<Result<Vec<_>, _>>()?;
         pack::balanced(&costs, &vec![0; costs.len()], bins, 0)
             .ok_or_else(|| Error::invalid("bins is 0; give the number of bins, from 1"))
     })?;

@@ -73,7 +73,7 @@ impl Table {
     fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let Ok(place) = self.schema.index_of(name) else {
             let known = self.column_names().join(", ");
-            return Err(to_python(Error::not_found(format!("there is no column {name:?}; the table has: {known}"))));
+            return Err(to_python(Error::not_found(format!("column {name:?} does not exist; use one of: {known}"))));
         };
         let parts: Vec<ArrayRef> = self.parts.iter().map(|rows| rows.column(place).clone()).collect();
         if self.schema.field(place).data_type() == &DataType::Utf8 {

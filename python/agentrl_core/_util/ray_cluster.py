@@ -55,14 +55,17 @@ def missing_room(nodes: Iterable[Mapping[str, Any]], options: Mapping[str, Any],
         ('', 'room for 8 actors with GPU: 1 each, but the nodes of the cluster have room for 4')
     """
     counts = {"CPU": options.get("num_cpus"), "GPU": options.get("num_gpus"), "memory": options.get("memory")}
-    wanted = {name: amount for name, amount in {**counts, **(options.get("resources") or {})}.items() if amount}
+    requested = {name: amount for name, amount in {**counts, **(options.get("resources") or {})}.items() if amount}
     of_nodes = [node["Resources"] for node in nodes if node["Alive"]]
-    if of_nodes and not wanted:
+    if of_nodes and not requested:
         return ""
     room = sum(
-        min(round(found.get(name, 0) * _RAY_UNITS) // round(amount * _RAY_UNITS) for name, amount in wanted.items())
-        for found in of_nodes
+        min(
+            round(resources.get(name, 0) * _RAY_UNITS) // round(amount * _RAY_UNITS)
+            for name, amount in requested.items()
+        )
+        for resources in of_nodes
     )
-    each = ", ".join(f"{name}: {amount}" for name, amount in wanted.items()) or "any resources"
+    each = ", ".join(f"{name}: {amount}" for name, amount in requested.items()) or "any resources"
     lacking = f"room for {count} actors with {each} each, but the nodes of the cluster have room for {room}"
     return "" if room >= count else lacking

@@ -86,13 +86,13 @@ class BaselineRelative(BatchComponent):
     def check_options(self) -> None:
         """Check the options of each kind of baseline."""
         needs_column = self.kind != "log_mean_exp"
-        self.require(bool(self.column) == needs_column, "column", "name a column, but none for log_mean_exp")
+        remedy = "name a column" if needs_column else "leave it empty for kind='log_mean_exp'"
+        self.require(bool(self.column) == needs_column, "column", remedy)
         votes = self.kind in ("weighted", "shrunk")
         self.require(votes or not self.leave_one_out, "leave_one_out", "choose kind weighted or shrunk, or give False")
         of_group = self.kind in ("weighted", "log_mean_exp")
-        self.require(
-            of_group or self.singleton == "zero", "singleton", 'choose kind weighted or log_mean_exp, or "zero"'
-        )
+        remedy = 'choose kind weighted or log_mean_exp, or singleton="zero"'
+        self.require(of_group or self.singleton == "zero", "singleton", remedy)
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `advantage` on draws."""
@@ -251,13 +251,14 @@ class TrackedBaseline(StatefulComponent):
 
     def check_options(self) -> None:
         """Check the options of each kind."""
-        self.require(self.adapt == "none" or self.kind == "beta", "adapt", 'choose kind="beta", or "none"')
-        self.require(self.adapt == "none" or self.decay_at_least <= self.decay, "decay_at_least", "give at most decay")
-        self.require(self.update == "after" or self.kind == "ema", "update", 'choose kind="ema", or "after"')
-        self.require(self.scale == "none" or self.kind == "window", "scale", 'choose kind="window", or "none"')
+        self.require(self.adapt == "none" or self.kind == "beta", "adapt", 'choose kind="beta", or adapt="none"')
+        ordered = self.adapt == "none" or self.decay_at_least <= self.decay
+        self.require(ordered, "decay_at_least", f"give a number of at most decay={self.decay}")
+        self.require(self.update == "after" or self.kind == "ema", "update", 'choose kind="ema", or update="after"')
+        self.require(self.scale == "none" or self.kind == "window", "scale", 'choose kind="window", or scale="none"')
 
     def own_needs(self) -> Iterable[Column]:
-        """Columns it reads: the key of the baseline, and the policy's KL if used."""
+        """Yield the columns to read: the key of the baseline (`group_id` for `window`), and the policy's KL if used."""
         yield draw("group_id" if self.kind == "window" else self.key)
         if self.adapt != "none":
             yield draw("policy_kl")
@@ -284,7 +285,7 @@ class TrackedBaseline(StatefulComponent):
         return self._against_window(rows, state) if self.kind == "window" else self._against_keys(rows, state)
 
     def _against_keys(self, rows: Rows, state: dict[str, Any]) -> tuple[NDArray[np.float64], dict[str, Any]]:
-        score, names, moved = rows.values("score"), rows.names(self.key), state["kl"]
+        score, names, kl_window = rows.values("score"), rows.names(self.key), state["kl"]
         if self.kind == "ema":
             baseline, means = ema_mean(
                 state["keys"],
@@ -295,7 +296,7 @@ class TrackedBaseline(StatefulComponent):
                 update=self.update,
                 valid=rows.valid,
             )
-            return score - baseline, {"keys": means, "kl": moved}
+            return score - baseline, {"keys": means, "kl": kl_window}
         decay: float | NDArray[np.float64] = self.decay
         if self.adapt == "since_visit":
             key = keys.dense(names)
@@ -304,20 +305,20 @@ class TrackedBaseline(StatefulComponent):
             decay = np.clip(np.exp2(-distance / self.kl_target), self.decay_at_least, self.decay)[key]
         elif self.adapt != "none":
             distance = group.statistics(rows.values("policy_kl"), rows.keys("batch"), valid=rows.valid).mean
-            moved = [*moved, *distance[np.isfinite(distance)].tolist()][-self.window :]
-            far = float(np.mean(moved)) / self.kl_target if moved else 0.0
-            less = min(far, 1.0)
+            kl_window = [*kl_window, *distance[np.isfinite(distance)].tolist()][-self.window :]
+            far = float(np.mean(kl_window)) / self.kl_target if kl_window else 0.0
+            share = min(far, 1.0)
             if self.adapt == "window_peak":
-                less = 1.0 - far if far <= 1.0 else 1.0
-            decay -= (self.decay - self.decay_at_least) * less
+                share = 1.0 - far if far <= 1.0 else 1.0
+            decay -= (self.decay - self.decay_at_least) * share
         baseline, known = decayed_beta(state["keys"], score, names, decay=decay, initial=self.initial, valid=rows.valid)
-        return score - baseline, {"keys": known, "kl": moved}
+        return score - baseline, {"keys": known, "kl": kl_window}
 
     def _against_window(self, rows: Rows, state: dict[str, Any]) -> tuple[NDArray[np.float64], dict[str, Any]]:
         score = rows.values("score")
         of_group = group.statistics(score, rows.keys("group_id"), valid=rows.valid)
-        several, some = of_group.count > 1, of_group.count > 0
-        mean, means = window_quantile(state["means"], of_group.mean[some], capacity=self.capacity, q=0.5)
+        several, nonempty = of_group.count > 1, of_group.count > 0
+        mean, means = window_quantile(state["means"], of_group.mean[nonempty], capacity=self.capacity, q=0.5)
         std, stds = window_quantile(state["stds"], of_group.std[several], capacity=self.capacity, q=0.5)
         spread = (std or 0.0) + 1e-6 if self.scale == "window" else 1.0
         advantages = np.zeros(len(rows)) if mean is None else (score - mean) / spread

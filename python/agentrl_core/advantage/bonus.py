@@ -53,7 +53,7 @@ class EntropyBonus(BatchComponent):
         self.require(not self.within or self.level == "token", "within", 'choose level="token", or leave it empty')
 
     def own_needs(self) -> tuple[Column, ...]:
-        """Columns it reads: the advantage, and the spans if given."""
+        """Return the columns to read: the advantage, and the spans if given."""
         spans = (token(self.within, model="spans"),) if self.within else ()
         return (*needed(self.level, "advantage"), *spans)
 

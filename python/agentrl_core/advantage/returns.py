@@ -67,11 +67,11 @@ class Discounted(BatchComponent):
         )
 
     def own_needs(self) -> Iterable[Column]:
-        """Log-probs for the KL penalty, if it is used."""
+        """Return the columns to read: log-probs of policy and reference, if there is a KL penalty."""
         return _POLICY_AND_REFERENCE if self.kl_coefficient > 0.0 else ()
 
     def own_makes(self) -> Iterable[Column]:
-        """Return the column that is made: the advantage of each row, at `level`."""
+        """Return the column that is made: `advantage` at `level`."""
         return (Column(self.level, "advantage"),)
 
     def __call__(self, batch: Batch) -> Batch:
@@ -140,7 +140,7 @@ class Gae(BatchComponent):
         )
 
     def own_needs(self) -> Iterable[Column]:
-        """Values, rewards, and columns for truncated trajectories."""
+        """Yield the columns to read: values, rewards, keys of agents, and columns for truncated trajectories."""
         level = self._rows_level
         yield Column(level, "value", "critic")
         yield from (Column(level, name) for name in (self.column, self.outcome) if name)
@@ -154,7 +154,7 @@ class Gae(BatchComponent):
             yield from _POLICY_AND_REFERENCE
 
     def own_makes(self) -> Iterable[Column]:
-        """Advantage and return of each row, at `level`."""
+        """Return the columns that are made: `advantage` and `return` of each row."""
         return (Column(self._rows_level, "advantage"), Column(self._rows_level, "return"))
 
     @property
@@ -172,11 +172,11 @@ class Gae(BatchComponent):
         values = np.where(valid, rows.values("value")[order], 0.0)
         bootstrap, policy = None, valid
         if self.at_truncation != "terminate":
-            cut = rows.flags("truncated")[order]
+            is_truncated = rows.flags("truncated")[order]
             after = rows.values("next_value")[order] if self.at_truncation == "bootstrap" else values
-            bootstrap = np.where(cut & valid, after, 0.0)
+            bootstrap = np.where(is_truncated & valid, after, 0.0)
             if self.at_truncation == "drop":
-                policy = valid & ~(cut & last_of_chain(chains, valid))
+                policy = valid & ~(is_truncated & last_of_chain(chains, valid))
         advantage, returned = np.zeros(len(rows)), np.zeros(len(rows))
         gain, target = returns.gae(
             self._rewards(rows, order, chains),
@@ -216,9 +216,9 @@ def _moves(batch: Batch, rows: Rows, episodes: NDArray[np.uint32]) -> NDArray[np
     most = counts.max(axis=1, keepdims=True)
     uneven = ((counts > 0) & (counts < most)).any(axis=1)
     partly = np.bincount(episodes, known, minlength=len(counts)) > 0
-    lost = ~known & (uneven | partly)[episodes]
-    if lost.any():
-        row = int(np.flatnonzero(lost)[0])
+    is_missing = ~known & (uneven | partly)[episodes]
+    if is_missing.any():
+        row = int(np.flatnonzero(is_missing)[0])
         raise InvalidInputError(
             f"joint_move of step {row} is missing (draw {int(rows.draws[row])}), and the agents of its episode have "
             "unequal steps, so that their order is unknown; collect with rollout.SelfPlay, or record the step fact "

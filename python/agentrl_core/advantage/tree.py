@@ -87,13 +87,13 @@ class TreeRelative(BatchComponent):
     radius: Literal["none", "soft", "hard"] = "soft"
 
     def own_needs(self) -> Iterable[Column]:
-        """Columns that define the tree."""
+        """Yield the columns to read: those that define the tree, and the behaviour log-probs if `fuse` uses them."""
         yield from (step("origin_trajectory_id"), step("step")) if self.level == "step" else (token("node_token"),)
         if self.fuse in ("path", "leaf_path"):
             yield token("behaviour_logprob")
 
     def own_makes(self) -> Iterable[Column]:
-        """Return the advantage of each draw, or of each step or token."""
+        """Return the column that is made: `advantage` of draws, or of steps or tokens."""
         return (Column("draw" if self.kind in _OF_DRAWS else self.level, "advantage"),)
 
     def __call__(self, batch: Batch) -> Batch:
@@ -173,9 +173,9 @@ class _SharedRows:
         self.ends = roots.astype(np.uint32)
         self.ends[draws] = self.of_rows  # for rows of a draw at one node, the last one wins
         self.starts = self.ends.astype(np.int64)
-        own = np.flatnonzero(self._values("origin_trajectory_id") == self._values("trajectory_id"))
-        owners, at = np.unique(draws[own], return_index=True)
-        self.starts[owners] = self.parents[self.of_rows[own[at]]]
+        own_rows = np.flatnonzero(self._values("origin_trajectory_id") == self._values("trajectory_id"))
+        owners, position = np.unique(draws[own_rows], return_index=True)
+        self.starts[owners] = self.parents[self.of_rows[own_rows[position]]]
 
     def _values(self, name: str) -> NDArray[np.int64]:
         return np.asarray(self.rows.batch.column(name, self.rows.level), dtype=np.int64)
@@ -183,13 +183,13 @@ class _SharedRows:
     def logprobs(self, of_node: Literal["sum", "mean"]) -> NDArray[np.float64]:
         """Return the log-prob of each node's tokens when sampled, summed or averaged, 0 at the roots."""
         tokens = Rows(self.rows.batch, "token")
-        own, place = tokens.flags("trainable"), tokens.within(self.rows.level)
-        values = np.where(own, tokens.values("behaviour_logprob"), 0.0)
-        found = np.bincount(place, weights=values, minlength=len(self.of_rows)).astype(np.float64)
+        is_trained, place = tokens.flags("trainable"), tokens.within(self.rows.level)
+        values = np.where(is_trained, tokens.values("behaviour_logprob"), 0.0)
+        of_nodes = np.bincount(place, weights=values, minlength=len(self.of_rows)).astype(np.float64)
         if of_node == "mean":
-            found /= np.maximum(np.bincount(place, weights=own, minlength=len(self.of_rows)), 1.0)
+            of_nodes /= np.maximum(np.bincount(place, weights=is_trained, minlength=len(self.of_rows)), 1.0)
         logprobs = np.zeros(len(self.parents))
-        logprobs[self.of_rows] = found
+        logprobs[self.of_rows] = of_nodes
         return logprobs
 
     def by_path(

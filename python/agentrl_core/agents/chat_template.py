@@ -68,20 +68,22 @@ class TemplateSuffix:
         """
         calls = answered[-1].get("tool_calls") or []
         is_answered = bool(calls) and following[0].get("role") == "tool"
-        found = await self._stand_in(
+        stand_in = await self._stand_in(
             [_without_arguments(call) for call in calls] if is_answered else [], following, options
         )
-        if found is None:
+        if stand_in is None:
             return None
-        written, end, closings = found
-        shown = [(message.get("role"), bool(images_in(message))) for message in following]
-        kind = f"{shown} {is_answered} {bool(tools)} {options}"
+        stand_in_tokens, end, closings = stand_in
+        roles_and_images = [(message.get("role"), bool(images_in(message))) for message in following]
+        kind = f"{roles_and_images} {is_answered} {bool(tools)} {options}"
         if kind not in self._agrees:
-            whole = await self._tokenize([*answered, *following], tools, options, open_turn=True)
-            self._agrees[kind] = whole is not None and whole[end - len(written) :] == written[end:]
+            chat_tokens = await self._tokenize([*answered, *following], tools, options, open_turn=True)
+            self._agrees[kind] = (
+                chat_tokens is not None and chat_tokens[end - len(stand_in_tokens) :] == stand_in_tokens[end:]
+            )
         if not self._agrees[kind]:
             return None
-        return written[end + 1 :] if last in closings else written[end:]
+        return stand_in_tokens[end + 1 :] if last in closings else stand_in_tokens[end:]
 
     async def _stand_in(
         self, calls: Sequence[Json], following: Sequence[Json], options: Json | None
@@ -99,16 +101,16 @@ class TemplateSuffix:
             if turn is None:
                 continue
             answer = _with_calls(calls) if "tool_calls" in turn.answer else turn.answer
-            written = await self._tokenize([_QUESTION, answer, *following], None, options, open_turn=True)
-            ends = [place for place, token in enumerate(written or ()) if token == turn.end]
-            if written is not None and len(ends) >= turn.count:
-                return written, ends[turn.count - 1], turn.closings
+            tokens = await self._tokenize([_QUESTION, answer, *following], None, options, open_turn=True)
+            ends = [place for place, token in enumerate(tokens or ()) if token == turn.end]
+            if tokens is not None and len(ends) >= turn.count:
+                return tokens, ends[turn.count - 1], turn.closings
         return None
 
     async def _answer(self, options: Json | None) -> _PlaceholderTurn | None:
         """Return a placeholder answer that ends like the last message of a chat; None if the template writes no end."""
-        last, own = await self._last(options)
-        return _PlaceholderTurn(_ANSWERS[0], own[0], last.count(own[0]), (own[0],)) if own else None
+        last, ending = await self._last(options)
+        return _PlaceholderTurn(_ANSWERS[0], ending[0], last.count(ending[0]), (ending[0],)) if ending else None
 
     async def _last(self, options: Json | None) -> tuple[list[int], list[int]]:
         """Return a short chat that ends with an answer, and a list of the token that ends it, empty without one."""
@@ -125,33 +127,35 @@ class TemplateSuffix:
         first, second = [
             await self._tokenize([_QUESTION, each, following], None, options, open_turn=False) for each in _ANSWERS
         ]
-        _, own = await self._last(options)
+        _, ending = await self._last(options)
         shared = _common_suffix(first, second)
         if not shared or first is None:
             return None
         place = len(first) - len(shared)
-        return _PlaceholderTurn(_ANSWERS[0], shared[0], first[: place + 1].count(shared[0]), (shared[0], *own))
+        return _PlaceholderTurn(_ANSWERS[0], shared[0], first[: place + 1].count(shared[0]), (shared[0], *ending))
 
     async def _call(self, calls: Sequence[Json], role: str, options: Json | None) -> _PlaceholderTurn | None:
         """Return a placeholder answer with calls, which ends as before their results."""
-        last, own = await self._last(options)
+        last, ending = await self._last(options)
         answer = _with_calls(calls)
         result = {"role": role, "content": _NEXT, "tool_call_id": calls[0].get("id")}
         alone = await self._tokenize([_QUESTION, answer], None, options, open_turn=False)
-        whole = await self._tokenize([_QUESTION, answer, result], None, options, open_turn=False)
+        with_result = await self._tokenize([_QUESTION, answer, result], None, options, open_turn=False)
         if alone is None:
             return None
-        if own and own[0] in alone[_common_prefix_length(alone, last) :]:
-            return _PlaceholderTurn(answer, own[0], alone.count(own[0]), (own[0],))
-        if whole is None:
+        if ending and ending[0] in alone[_common_prefix_length(alone, last) :]:
+            return _PlaceholderTurn(answer, ending[0], alone.count(ending[0]), (ending[0],))
+        if with_result is None:
             return None
         # The template ends a call differently from an answer, or only by the start of the next message.
-        same = _common_prefix_length(alone, whole)
-        place = same - 1 if own and same == len(alone) else same
-        if not 0 <= place < len(whole):
+        same = _common_prefix_length(alone, with_result)
+        place = same - 1 if ending and same == len(alone) else same
+        if not 0 <= place < len(with_result):
             return None
-        closings = (whole[place], *alone[place : place + 1], *own)
-        return _PlaceholderTurn(answer, whole[place], whole[: place + 1].count(whole[place]), closings)
+        closings = (with_result[place], *alone[place : place + 1], *ending)
+        return _PlaceholderTurn(
+            answer, with_result[place], with_result[: place + 1].count(with_result[place]), closings
+        )
 
     async def _tokenize(
         self, messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None, *, open_turn: bool

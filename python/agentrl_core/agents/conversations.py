@@ -49,22 +49,22 @@ class SessionConversations:
 
     def begin(self, chain: Sequence[str]) -> RequestPosition:
         """Start a request, given the digests of its messages; its conversation is busy until `end` or `give_up`."""
-        found: int | None = None
+        conversation: int | None = None
         last_answer = None
         for place in range(len(chain) - 2, -1, -1):
             if chain[place] in self._of:
-                found = self._of[chain[place]]
-                last_answer = place if self._tips[found] == chain[place] else None
+                conversation = self._of[chain[place]]
+                last_answer = place if self._tips[conversation] == chain[place] else None
                 break
         else:
             same = [lane for lane, opening in enumerate(self._openings) if opening == chain[0]]
-            found = max(same, default=None)
-        if found is None or found in self._busy:
-            found, last_answer, is_new = self._add(chain[0]), None, True
+            conversation = max(same, default=None)
+        if conversation is None or conversation in self._busy:
+            conversation, last_answer, is_new = self._add(chain[0]), None, True
         else:
             is_new = False
-        self._busy.add(found)
-        return RequestPosition(found, last_answer, is_new)
+        self._busy.add(conversation)
+        return RequestPosition(conversation, last_answer, is_new)
 
     def end(self, lane: int, chat: str) -> None:
         """Record an answered request: `chat` is the digest of the chat that ends with the answer, empty if unknown."""

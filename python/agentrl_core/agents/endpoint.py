@@ -195,9 +195,9 @@ class Endpoint(Routes):
             []
         """
         return [
-            {"reason": one.reason, "closed": one.recorded.closed, "group": one.recorded.group}
-            | traces.export_session(one.recorded, "openenv")
-            for one in self._recorder.excluded
+            {"reason": exclusion.reason, "closed": exclusion.recorded.closed, "group": exclusion.recorded.group}
+            | traces.export_session(exclusion.recorded, "openenv")
+            for exclusion in self._recorder.excluded
         ]
 
     @contextmanager
@@ -307,8 +307,8 @@ class Endpoint(Routes):
     async def _close(self, request: Request) -> Response:
         body = await self.body(request)
         _CLOSE(body)
-        given = {name: body[name] for name in END if body.get(name) is not None}
-        self.close(request.path_params["session"], **given)
+        end_fields = {name: body[name] for name in END if body.get(name) is not None}
+        self.close(request.path_params["session"], **end_fields)
         return JSONResponse({"status": "ok"})
 
     async def _traces(self, request: Request) -> Response:
@@ -331,7 +331,7 @@ class Endpoint(Routes):
         await self.body(request)
         before = len(self._recorder.excluded)
         batch = self.commit()
-        names = [one.recorded.session for one in self._recorder.excluded[before:]]
+        names = [exclusion.recorded.session for exclusion in self._recorder.excluded[before:]]
         # The list is cut, since clients limit the length of headers; GET /excluded has all.
         headers = {"X-Excluded-Sessions": ", ".join(names[:LISTED])} if names else {}
         if batch is None:

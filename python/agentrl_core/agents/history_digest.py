@@ -40,7 +40,7 @@ def digests(messages: Sequence[Mapping[str, Any]], context: object, known: Seque
         known: digests of the first messages, if already computed.
     """
     digest = bytes.fromhex(known[-1]) if known else hashlib.sha256(_json(context)).digest()
-    found = list(known)
+    hex_digests = list(known)
     answers = (message for message in reversed(messages[: len(known)]) if message.get("role") == "assistant")
     calls = _places(next(answers, {}))
     for message in messages[len(known) :]:
@@ -48,8 +48,8 @@ def digests(messages: Sequence[Mapping[str, Any]], context: object, known: Seque
         if message.get("role") == "assistant":
             calls = _places(message)
         digest = hashlib.sha256(digest + _json(digested)).digest()
-        found.append(digest.hex())
-    return found
+        hex_digests.append(digest.hex())
+    return hex_digests
 
 
 class HistoryDigests:

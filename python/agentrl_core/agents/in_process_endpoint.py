@@ -153,14 +153,16 @@ class InProcessSession:
                 raise InvalidInputError(
                     "a message has the role 'prompt'; send text that needs no chat template to /v1/completions"
                 )
-        most, count, stops = _options(request)
+        max_tokens, count, stops = _options(request)
         chain = self._chats.digests(messages, [tools, options])
         place = self._lanes.begin(chain)
         # Every further choice begins its own conversation, with the whole history.
         others = [self._lanes.another(chain[0]) for _ in range(1, count)]
         history = [_with_content(message) for message in messages]
         following = history if place.last_answer is None else history[place.last_answer + 1 :]
-        calls = [ModelCall(place.conversation, place.last_answer is None, following, tools, chain[-1], most, options)]
+        calls = [
+            ModelCall(place.conversation, place.last_answer is None, following, tools, chain[-1], max_tokens, options)
+        ]
         calls += [
             replace(calls[0], conversation=lane, replaces_history=True, messages=history, answer=Future())
             for lane in others
@@ -179,12 +181,12 @@ class InProcessSession:
         return answer
 
     async def _continue(self, request: Json, key: str) -> ChatResponse:
-        most, count, stops = _options(request)
+        max_tokens, count, stops = _options(request)
         message = self._raw(request["prompt"])
         state = digests([message], ["completions", message.get("tokens")])[-1]
         lanes = [self._lanes.another(state) for _ in range(count)]
         calls = [
-            ModelCall(lane, replaces_history=True, messages=[message], tools=None, state=state, max_tokens=most)
+            ModelCall(lane, replaces_history=True, messages=[message], tools=None, state=state, max_tokens=max_tokens)
             for lane in lanes
         ]
         choices = []
@@ -264,7 +266,7 @@ class InProcessEndpoint(Routes):
         return name
 
     def conversation(self, session: str, *, begins: bool) -> InProcessSession:
-        """Return a session, which must be open: sessions begin with their episodes; see `Routes.conversation`."""
+        """Return the open session of an episode."""
         del begins
         _, handler = self._known(session)
         return handler
@@ -336,8 +338,8 @@ def _with_content(message: Mapping[str, Any]) -> Json:
 def _options(request: Json) -> tuple[int | None, int, list[str]]:
     """Return a request's token limit, number of choices and stop texts."""
     stops = request.get("stop") or []
-    most = request.get("max_completion_tokens") or request.get("max_tokens")
-    return most, request.get("n", 1), [stops] if isinstance(stops, str) else stops
+    max_tokens = request.get("max_completion_tokens") or request.get("max_tokens")
+    return max_tokens, request.get("n", 1), [stops] if isinstance(stops, str) else stops
 
 
 def _cut(message: Json, stops: Sequence[str]) -> None:

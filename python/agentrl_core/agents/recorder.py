@@ -171,7 +171,7 @@ class SessionRecorder:
             try:
                 prompt = np.asarray(answer.prompt, np.int32)
                 origin, shared = _origin(recorded, prompt, near)
-                shown = {image.sha256.hex(): image.content for image in images}
+                contents = {image.sha256.hex(): image.content for image in images}
                 hashes = [image.sha256.hex() for image in images]
                 before = recorded.images(origin) if origin >= 0 and images else []
                 same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, hashes, strict=False)))
@@ -199,14 +199,14 @@ class SessionRecorder:
                     for place, (choice, (lane, chat, opening)) in enumerate(zip(answer.choices, positions, strict=True))
                 ]
                 alone = [_alone(turn, prompt, place) for place, turn in enumerate(turns)]
-                self._check(replace(recorded, turns=alone, pictures=shown))
+                self._check(replace(recorded, turns=alone, pictures=contents))
             except (AgentRLError, TypeError, ValueError, OverflowError, RecursionError) as error:
                 raise EngineError(
                     f"the answer cannot be recorded as a row ({error}); send the request again"
                 ) from error
-            self._write(recorded.session, "turn", turns_packed(turns, shown, set(recorded.pictures)))
+            self._write(recorded.session, "turn", turns_packed(turns, contents, set(recorded.pictures)))
             recorded.turns += turns
-            recorded.pictures.update(shown)
+            recorded.pictures.update(contents)
         return turns
 
     def reward(self, recorded: SessionRecord, reward: float, turn: int | None) -> None:
@@ -309,16 +309,16 @@ class SessionRecorder:
             if not closed:
                 return None
             batch, fitting, excluded = self._fitting(closed)
-            for one in excluded:
-                self._exclude(one)
+            for exclusion in excluded:
+                self._exclude(exclusion)
             if batch is None:
                 return None
-            done = {recorded.session for recorded in fitting}
-            left = {name: recorded for name, recorded in self.sessions.items() if name not in done}
+            committed = {recorded.session for recorded in fitting}
+            remaining = {name: recorded for name, recorded in self.sessions.items() if name not in committed}
             if self.store is not None:
                 following = self.store.rollout_log(self.iteration + 1)
                 self._put(following, _BEGIN, {"iteration": self.iteration})
-                for name, payload in self._records(left.values()):
+                for name, payload in self._records(remaining.values()):
                     self._put(following, name, payload)
                 # The batch must not be on the disk before the copies are.
                 following.sync()
@@ -327,28 +327,32 @@ class SessionRecorder:
                 self.store.flush()
                 self.store.close_iteration(batch, self._state())
                 self._rollout_log = following
-            self.sessions = left
+            self.sessions = remaining
             self.iteration += 1
         return batch
 
-    def _exclude(self, one: Excluded) -> None:
+    def _exclude(self, exclusion: Excluded) -> None:
         """Move a session to `excluded`, and log it."""
-        _log.error("session %s cannot become rows and is left out of the batch: %s", one.recorded.session, one.reason)
-        self._write(one.recorded.session, "exclude", {"reason": one.reason})
-        self.excluded.append(one)
-        del self.sessions[one.recorded.session]
+        _log.error(
+            "session %s cannot become rows and is left out of the batch: %s",
+            exclusion.recorded.session,
+            exclusion.reason,
+        )
+        self._write(exclusion.recorded.session, "exclude", {"reason": exclusion.reason})
+        self.excluded.append(exclusion)
+        del self.sessions[exclusion.recorded.session]
 
     def _state(self) -> Json:
-        """Return the run's state to save with a closed iteration."""
+        """Return the state to save with a closed iteration: the number of sessions left out, as a metric."""
         return {"metrics": {"sessions.excluded": len(self.excluded)}}
 
-    def _records(self, left: Iterable[SessionRecord]) -> list[tuple[str, Json]]:
+    def _records(self, remaining: Iterable[SessionRecord]) -> list[tuple[str, Json]]:
         """Return the excluded and the remaining sessions as the records of a rollout log."""
         records = []
-        for one in self.excluded:
-            records += records_of(one.recorded)
-            records.append((f"{one.recorded.session} exclude", {"reason": one.reason}))
-        for recorded in left:
+        for exclusion in self.excluded:
+            records += records_of(exclusion.recorded)
+            records.append((f"{exclusion.recorded.session} exclude", {"reason": exclusion.reason}))
+        for recorded in remaining:
             records += records_of(recorded)
         return records
 
@@ -404,7 +408,7 @@ def _origin(recorded: SessionRecord, prompt: Tokens, near: int) -> tuple[int, in
         path = recorded.path(place)[: len(prompt)]
         differs = path != prompt[: len(path)]
         shared = int(differs.argmax()) if differs.any() else len(path)
-        best = max(best, (place, shared), key=lambda found: found[1])
+        best = max(best, (place, shared), key=lambda candidate: candidate[1])
     return best
 
 

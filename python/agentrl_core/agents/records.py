@@ -212,10 +212,10 @@ def turns_unpacked(payload: Json) -> tuple[list[SessionTurn], dict[str, bytes]]:
 def _packed(turn: SessionTurn) -> Json:
     logprobs = [None if math.isnan(value) else value for value in turn.logprobs.tolist()]
     lists = {"added": turn.added.tolist(), "output": turn.output.tolist(), "logprobs": logprobs}
-    found = dict(vars(turn)) | lists | {"images": list(turn.images)}
+    record = dict(vars(turn)) | lists | {"images": list(turn.images)}
     if not (turn.images or turn.shared_images):
-        del found["images"], found["shared_images"]
-    return found
+        del record["images"], record["shared_images"]
+    return record
 
 
 def _unpacked(packed: Json) -> SessionTurn:

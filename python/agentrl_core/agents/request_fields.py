@@ -122,8 +122,8 @@ class Rule(ABC):
             for part in reversed(error.path):
                 place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else part
             is_missing = error.value is _MISSING
-            given = "is missing" if is_missing else f"is {shown(error.value)}"
-            raise InvalidInputError(f"{place or 'the body'} {given}; give {error.needs}") from None
+            problem = "is missing" if is_missing else f"is {shown(error.value)}"
+            raise InvalidInputError(f"{place or 'the body'} {problem}; give {error.needs}") from None
 
     @abstractmethod
     def check(self, value: object) -> None:

@@ -138,7 +138,7 @@ class Routes(ABC):
 
     def routes(self) -> list[Route]:
         """Return the routes of all dialects, each with and without a session's name as prefix."""
-        doors = {
+        dialects = {
             "/chat/completions": (chat, "chat"),
             "/completions": (completions, "completions"),
             "/responses": (responses, "responses"),
@@ -147,7 +147,7 @@ class Routes(ABC):
         routes = [
             Route(f"{prefix}/v1{path}", self._door(dialect, name), methods=["POST"])
             for prefix in ("", "/s/{session}")
-            for path, (dialect, name) in doors.items()
+            for path, (dialect, name) in dialects.items()
         ]
         for prefix in ("", "/s/{session}"):
             routes.append(Route(f"{prefix}/v1/messages/count_tokens", self._counter(), methods=["POST"]))
@@ -190,7 +190,7 @@ class Routes(ABC):
             raise RefusedRequest(
                 408,
                 "invalid_request_error",
-                f"the body is not whole after {length} bytes; send it within {BODY_SECONDS:.0f} seconds, "
+                f"the body is incomplete after {length} bytes; send it within {BODY_SECONDS:.0f} seconds, "
                 f"without a pause of {SILENT_SECONDS:.0f}",
             ) from None
         return b"".join(parts)
@@ -199,22 +199,22 @@ class Routes(ABC):
         """Return the route of a dialect."""
 
         async def reply_to(request: Request) -> Response:
-            named = self.session_of(request)
+            session_name = self.session_of(request)
             raw = await self._read(request)
             body, key = _object_of(raw), hashlib.sha256(name.encode() + raw).hexdigest()
             dialect.FIELDS(body)
             if name == "responses" and body.get("previous_response_id"):
-                body = _continued(self.conversation(named, begins=False), body)
+                body = _continued(self.conversation(session_name, begins=False), body)
             upstream_request = decoded_images(dialect.parse_request(body), self.image_refusal)
             # A session begins after its first request has been checked.
-            session = self.conversation(named, begins=True)
+            session = self.conversation(session_name, begins=True)
             await self.ready()
             retry = request.headers.get(RETRIES, "0") not in ("", "0")
             answer = session.complete if name == "completions" else session.chat
-            found = await answer(
+            response = await answer(
                 upstream_request, self.policy_version, key=key, retry=retry, is_gone=request.is_disconnected
             )
-            reply = dialect.reply(found, body, secrets.token_hex(12))
+            reply = dialect.reply(response, body, secrets.token_hex(12))
             if name == "responses":
                 session.histories[reply["id"]] = responses.history(body, reply)
             if body.get("stream"):
@@ -227,10 +227,10 @@ class Routes(ABC):
         """Return the route that counts the tokens of a request to `/v1/messages`."""
 
         async def count(request: Request) -> Response:
-            named = self.session_of(request)
+            session_name = self.session_of(request)
             body = await self.body(request)
             messages.FIELDS(body)
-            session = self.conversation(named, begins=False)
+            session = self.conversation(session_name, begins=False)
             upstream_request = decoded_images(messages.parse_request(body), self.image_refusal)
             return JSONResponse({"input_tokens": await session.count(upstream_request)})
 
@@ -249,9 +249,19 @@ class Routes(ABC):
             except RefusedRequest as error:
                 return _failed(name, error.status, error.kind, str(error))
             except ClientDisconnect:
-                return _failed(name, 400, "invalid_request_error", "the client hung up before its body was whole")
+                return _failed(
+                    name,
+                    400,
+                    "invalid_request_error",
+                    "the client disconnected before its body was complete; send it again",
+                )
             except PermissionError:
-                return _failed(name, 401, "authentication_error", "the API key is missing or wrong")
+                return _failed(
+                    name,
+                    401,
+                    "authentication_error",
+                    "the API key is missing or wrong; send it as Authorization: Bearer KEY or x-api-key",
+                )
             except RefusedError as error:
                 details = error.body.get("error") or {}
                 message = details.get("message") if isinstance(details, dict) else None
@@ -319,14 +329,14 @@ def key_of(request: Request) -> str:
 
 def _continued(session: SessionHandler, body: Json) -> Json:
     """Return a body with the history of its `previous_response_id`, which must be of the same session."""
-    named = body["previous_response_id"]
-    if named not in session.histories:
+    reply_id = body["previous_response_id"]
+    if reply_id not in session.histories:
         raise NotFoundError(
-            f"previous_response_id is {named!r:.80}, which is not of this session; send the whole history in input"
+            f"previous_response_id is {reply_id!r:.80}, which is not of this session; send the whole history in input"
         )
-    given = body.get("input") or []
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    return body | {"input": [*session.histories[named], *items]}
+    input_field = body.get("input") or []
+    items = [{"role": "user", "content": input_field}] if isinstance(input_field, str) else input_field
+    return body | {"input": [*session.histories[reply_id], *items]}
 
 
 def _sse(events: Iterator[tuple[str | None, Json | None]]) -> Iterator[str]:

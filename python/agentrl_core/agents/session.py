@@ -64,8 +64,8 @@ class Session:
         """Return the upstream's answer to `/v1/completions`, and record the turn; arguments are those of `chat`."""
 
         async def answer() -> tuple[ChatResponse, int, list[str]]:
-            found = await self._upstream.complete(request)
-            return found, -1, [""] * len(found.choices)
+            response = await self._upstream.complete(request)
+            return response, -1, [""] * len(response.choices)
 
         async def generate() -> ChatResponse:
             return await self._kept(request, version, key, ["completions"], answer)

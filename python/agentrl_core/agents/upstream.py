@@ -175,11 +175,11 @@ class VllmUpstream:
         reply = await self._post("/v1/chat/completions", body)
         with self._reading("/v1/chat/completions"):
             choices = [self._choice(request, choice) for choice in reply["choices"]]
-            sampled, counted = sum(len(choice.tokens) for choice in choices), reply["usage"]["completion_tokens"]
+            sampled, reported = sum(len(choice.tokens) for choice in choices), reply["usage"]["completion_tokens"]
             answer = ChatResponse([int(token) for token in reply["prompt_token_ids"]], choices, dict(reply["usage"]))
-        if sampled != counted:
+        if sampled != reported:
             raise EngineError(
-                f"the server at {self._url} returned {sampled} token ids, but reports {counted} sampled tokens; check "
+                f"the server at {self._url} returned {sampled} token ids, but reports {reported} sampled tokens; check "
                 "that its version is supported"
             )
         return answer
@@ -233,10 +233,10 @@ class VllmUpstream:
         if self._shows_tools is None:
             question: list[Json] = [{"role": "user", "content": "agentrl question"}]
             try:
-                shown = [await self.tokenize(question, each, options, open_turn=True) for each in (tools, None)]
+                prompts = [await self.tokenize(question, each, options, open_turn=True) for each in (tools, None)]
             except RefusedError:  # the template refuses the test question
-                shown = [[0], [1]]
-            self._shows_tools = shown[0] != shown[1]
+                prompts = [[0], [1]]
+            self._shows_tools = prompts[0] != prompts[1]
         if not self._shows_tools:
             message = (
                 f"the chat template of the server at {self._url} shows no tools; describe them in a message, or start "
@@ -246,9 +246,9 @@ class VllmUpstream:
 
     async def _named(self) -> str:
         if self._model is None:
-            found = await self.models()
+            models = await self.models()
             with self._reading("/v1/models"):
-                self._model = str(found["data"][0]["id"])
+                self._model = str(models["data"][0]["id"])
         return self._model
 
     async def _post(self, path: str, body: Json) -> Json:

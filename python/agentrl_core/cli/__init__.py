@@ -41,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0 done, 1 an error (one line on stderr) or something found by `verify` or `doctor`, 2 a wrong
         call, 130 interrupted.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    name = given[0] if given and given[0] in COMMANDS else ""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    name = argv[0] if argv and argv[0] in COMMANDS else ""
     parser = argparse.ArgumentParser(prog="agentrl", description="Train LLM agents, and inspect runs.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     parsers = {
@@ -50,13 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     try:
         if not name:
-            parser.parse_args(given or ["--help"])  # it exits with the help, or with an error
+            parser.parse_args(argv or ["--help"])  # it exits with the help, or with an error
         command = import_module(f"agentrl_core.cli.{name}")
         command.add_arguments(parsers[name])
-        found, unknown = parser.parse_known_args(given)
+        namespace, unknown = parser.parse_known_args(argv)
         if unknown:  # argparse would show the usage of `agentrl`
             parsers[name].error(f"unrecognized arguments: {' '.join(unknown)}")
-        options = vars(found)
+        options = vars(namespace)
         del options["command"]
         status: int = command.run(**options)
         sys.stdout.flush()

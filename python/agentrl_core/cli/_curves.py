@@ -37,13 +37,13 @@ def sparkline(values: Sequence[float | None], width: int = 32) -> str:
 
 def curves(rows: pl.DataFrame, width: int = 32) -> list[tuple[str, str, str, str]]:
     """Return name, sparkline, first and last number of each column except the iteration."""
-    made = []
+    entries = []
     for name in rows.columns:
         values: list[Any] = rows[name].to_list()
         known = [value for value in values if _is_known(value)]
         if name != "iteration" and known:
-            made.append((name, sparkline(values, width), number(known[0]), number(known[-1])))
-    return made
+            entries.append((name, sparkline(values, width), number(known[0]), number(known[-1])))
+    return entries
 
 
 def _bar(value: float | None, low: float, high: float) -> str:

@@ -31,8 +31,8 @@ class Detokenizer:
             InvalidInputError: the given path has no tokenizer.
             ModuleNotFoundError: one is given, but the package tokenizers is not installed.
         """
-        kept = [Path(run, place) for place in PLACES]
-        path = next(filter(Path.is_dir, kept), kept[0]) if given is None else Path(given)
+        candidates = [Path(run, place) for place in PLACES]
+        path = next(filter(Path.is_dir, candidates), candidates[0]) if given is None else Path(given)
         file = path / "tokenizer.json" if path.is_dir() else path
         if not file.is_file():
             if given is None:
@@ -56,7 +56,7 @@ class Detokenizer:
         """Return the text of each token; a character of several tokens is in the text of the last one."""
         if self._decode is None:
             return [f"{token} " for token in tokens]
-        made: list[str] = []
+        texts: list[str] = []
         begin = 0
         for end in range(1, len(tokens) + 1):
             # The previous token preserves the space that decoders drop at the start of a text.
@@ -64,11 +64,11 @@ class Detokenizer:
             before = self._decode(context) if context else ""
             text = self._decode([*context, *tokens[begin:end]])[len(before) :]
             if text.endswith(_UNFINISHED) and end < len(tokens) and end - begin < _LONGEST_CHARACTER:
-                made.append("")
+                texts.append("")
                 continue
-            made.append(escaped(text))
+            texts.append(escaped(text))
             begin = end
-        return made
+        return texts
 
     def preview(self, tokens: Sequence[int], length: int) -> str:
         """Return the beginning of a text in one line, up to a number of characters."""

@@ -79,12 +79,12 @@ class RecipePage:
         own, foreign = dict(table), {}
         with only_own_components():
             for phase in PHASES.keys() & table.keys():
-                given = table[phase] if isinstance(table[phase], list) else [table[phase]]
-                known = [link for link in given if not _is_foreign(phase, link)]
-                if len(known) == len(given):
+                links = table[phase] if isinstance(table[phase], list) else [table[phase]]
+                known = [link for link in links if not _is_foreign(phase, link)]
+                if len(known) == len(links):
                     continue
                 foreign[phase] = [
-                    find_component(f"agentrl_core.{PHASES[phase]}", link) if link in known else link for link in given
+                    find_component(f"agentrl_core.{PHASES[phase]}", link) if link in known else link for link in links
                 ]
                 own[phase] = known
             recipe = Recipe.from_dict({key: value for key, value in own.items() if key not in foreign or value})
@@ -113,12 +113,12 @@ class RecipePage:
     @cached_property
     def phases(self) -> dict[str, str]:
         """Return for each phase the recipe's components that differ from the default."""
-        found = {}
+        changes = {}
         for phase in PHASES:
             links = self.foreign.get(phase) or self.recipe.chain(phase)
             if links and links != _PLAIN.chain(phase):
-                found[phase] = " + ".join(_shown(link) for link in links)
-        return found
+                changes[phase] = " + ".join(_shown(link) for link in links)
+        return changes
 
     @cached_property
     def facts(self) -> tuple[Column, ...]:
@@ -234,8 +234,8 @@ def differences(one: RecipePage, other: RecipePage) -> list[tuple[str, str, str]
                 table[phase] = [table[phase]] if isinstance(table.get(phase), dict) else table.get(phase, [])
     first, second = map(_flat, tables)
     places = [*first, *(place for place in second if place not in first)]
-    found = [(place, first.get(place, "-"), second.get(place, "-")) for place in places]
-    return [row for row in found if row[1] != row[2] and row[0] not in ("name", "source")]
+    rows = [(place, first.get(place, "-"), second.get(place, "-")) for place in places]
+    return [row for row in rows if row[1] != row[2] and row[0] not in ("name", "source")]
 
 
 def _flat(value: Any, place: str = "") -> dict[str, str]:

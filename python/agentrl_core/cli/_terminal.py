@@ -55,7 +55,7 @@ def opened(path: str) -> Iterator[Store]:
         store = Store.open(path, read_only=True)
     except NotFoundError:
         folder = Path(path)
-        runs = [in_a_line(str(found)) for found in runs_in(path)]
+        runs = [in_a_line(str(run_path)) for run_path in runs_in(path)]
         what = "is not a run" if folder.is_dir() else "does not exist"
         hint = f"; give one of the runs in it: {', '.join(runs[:10])}" if runs else "; give the directory of a run"
         raise NotFoundError(f"{in_a_line(path)} {what}{hint}") from None
@@ -73,7 +73,7 @@ def opened(path: str) -> Iterator[Store]:
 def runs_in(path: str) -> list[Path]:
     """Return the runs in a folder; none if it is a run itself."""
     folder = Path(path)
-    return [] if (folder / "manifest").exists() else sorted(found.parent for found in folder.glob("*/manifest"))
+    return [] if (folder / "manifest").exists() else sorted(manifest.parent for manifest in folder.glob("*/manifest"))
 
 
 def console() -> Console:
@@ -131,14 +131,14 @@ def iteration_range(text: str | None) -> tuple[int, int]:
         return ALL
     begin, colon, end = text.partition(":")
     try:
-        found = (int(begin or ALL[0]), int(end or ALL[1])) if colon else (int(text), int(text) + 1)
+        bounds = (int(begin or ALL[0]), int(end or ALL[1])) if colon else (int(text), int(text) + 1)
     except ValueError:
-        found = (0, 0)
-    if not 0 <= found[0] < found[1]:
+        bounds = (0, 0)
+    if not 0 <= bounds[0] < bounds[1]:
         raise InvalidInputError(
             f"--iterations is {text:.60}; give A:B with A below B, such as 3:10, 30: or :10, or one number"
         )
-    return found
+    return bounds
 
 
 def number(value: Any, digits: int = 3) -> str:

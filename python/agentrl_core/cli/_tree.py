@@ -57,22 +57,22 @@ def group_tree(nodes: pl.DataFrame, members: pl.DataFrame, shown: int, path: set
 
 def _equal_lines(rows: list[dict[str, Any]], children: Any, leaves: Any) -> list[list[list[dict[str, Any]]]]:
     """Group lines by their first nodes, and merge lines that are equal, start at the same place, and end."""
-    found: dict[object, list[list[dict[str, Any]]]] = {}
+    groups: dict[object, list[list[dict[str, Any]]]] = {}
     for row in rows:
         line = _chain(row, children, leaves)
         content = (row["parent_end"], *((node["kind"], *node["tokens"]) for node in line))
         goes_on = bool(children[line[-1]["node_id"]])
-        found.setdefault(row["node_id"] if goes_on else content, []).append(line)
-    return list(found.values())
+        groups.setdefault(row["node_id"] if goes_on else content, []).append(line)
+    return list(groups.values())
 
 
-def _equal_outcomes(members: list[dict[str, Any]], shown: int) -> list[list[dict[str, Any]]]:
+def _equal_outcomes(members: list[dict[str, Any]], displayed_id: int) -> list[list[dict[str, Any]]]:
     """Group members with equal outcomes; the displayed member is separate."""
-    found: dict[object, list[dict[str, Any]]] = {}
+    groups: dict[object, list[dict[str, Any]]] = {}
     for member in members:
-        ended = (member["status"], member["success"], member["reward"], member["trajectory_id"] == shown)
-        found.setdefault(ended, []).append(member)
-    return list(found.values())
+        ended = (member["status"], member["success"], member["reward"], member["trajectory_id"] == displayed_id)
+        groups.setdefault(ended, []).append(member)
+    return list(groups.values())
 
 
 def _chain(row: dict[str, Any], children: Any, leaves: Any) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ def _chain(row: dict[str, Any], children: Any, leaves: Any) -> list[dict[str, An
     return line
 
 
-def _leaf(members: list[dict[str, Any]], shown: int) -> Any:
+def _leaf(members: list[dict[str, Any]], displayed_id: int) -> Any:
     """Return the line of text for members with equal outcomes."""
     from rich.text import Text
 
@@ -94,8 +94,8 @@ def _leaf(members: list[dict[str, Any]], shown: int) -> Any:
 
     verdict = {None: "", False: ", no success", True: ", success"}[member["success"]]
     ids = ", ".join(str(each["trajectory_id"]) for each in members)
-    who = "trajectory" if len(members) == 1 else "trajectories"
-    text = f"{who} {ids}: {member['status']}{verdict}, reward {number(member['reward'])}"
+    noun = "trajectory" if len(members) == 1 else "trajectories"
+    text = f"{noun} {ids}: {member['status']}{verdict}, reward {number(member['reward'])}"
     style = "green" if member["success"] else "red" if member["success"] is False else ""
-    is_shown = member["trajectory_id"] == shown
+    is_shown = member["trajectory_id"] == displayed_id
     return Text(text + (", shown below" if is_shown else ""), style=f"bold {style}" if is_shown else style)

@@ -46,13 +46,15 @@ def run(path: str, other: str) -> int:
     if len(pairs) == 0:
         out.print("no task was rolled out by both runs in the same iteration: no pairs")
         return 0
-    found = paired_difference(pairs["success_of_second"].to_numpy(), pairs["success"].to_numpy(), resamples=_RESAMPLES)
-    verdict = "the second is better" if found.mean > 0 else "the first is better"
-    if found.p_value > _LEVEL:
+    difference = paired_difference(
+        pairs["success_of_second"].to_numpy(), pairs["success"].to_numpy(), resamples=_RESAMPLES
+    )
+    verdict = "the second is better" if difference.mean > 0 else "the first is better"
+    if difference.p_value > _LEVEL:
         verdict = "no difference is seen"
     out.print(
-        f"{number(len(pairs))} tasks that both met in the same iteration: success {found.mean:+.3f} "
-        f"[{found.low:+.3f}, {found.high:+.3f}] (95 %, paired), p = {found.p_value:.3g}, "
+        f"{number(len(pairs))} tasks that both met in the same iteration: success {difference.mean:+.3f} "
+        f"[{difference.low:+.3f}, {difference.high:+.3f}] (95 %, paired), p = {difference.p_value:.3g}, "
         f"{number(pairs['better'].sum())} better, {number(pairs['worse'].sum())} worse: {verdict}"
     )
     return 0
@@ -64,16 +66,21 @@ def beside(first: pl.DataFrame, second: pl.DataFrame) -> list[list[str]]:
     Raises:
         NotFoundError: they have no common iteration.
     """
-    both = first.join(second, on="iteration", suffix=" of second").sort("iteration")
-    if both.is_empty():
-        raise NotFoundError("the runs have no common iteration with draws; compare runs that overlap")
-    made = []
+    joined = first.join(second, on="iteration", suffix=" of second").sort("iteration")
+    if joined.is_empty():
+        ids = [run["iteration"] for run in (first, second)]
+        spans = [f"{each.min()!r} to {each.max()!r}" if len(each) else "none" for each in ids]
+        raise NotFoundError(
+            f"the runs have no common iteration with draws (the first has {spans[0]}, the second {spans[1]}); "
+            "compare runs that overlap"
+        )
+    rows = []
     for name in first.columns[1:]:
         other = f"{name} of second"
-        difference = both[other] - both[name]
-        means: tuple[Any, ...] = both[name].mean(), both[other].mean(), difference.mean()
-        made.append([name, *map(number, means), sparkline(difference.to_list())])
-    return made
+        difference = joined[other] - joined[name]
+        means: tuple[Any, ...] = joined[name].mean(), joined[other].mean(), difference.mean()
+        rows.append([name, *map(number, means), sparkline(difference.to_list())])
+    return rows
 
 
 def _read(path: str) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -91,16 +98,16 @@ def solved(tables: Tables) -> pl.DataFrame:
     import polars as pl
 
     members = tables.trajectories.filter(pl.col("role") == "member")
-    found: pl.DataFrame = members.group_by("iteration", "task_id").agg(pl.col("success").mean()).collect()
-    return found
+    rates: pl.DataFrame = members.group_by("iteration", "task_id").agg(pl.col("success").mean()).collect()
+    return rates
 
 
 def paired(first: pl.DataFrame, second: pl.DataFrame) -> pl.DataFrame:
     """Return the difference of success rates for each task that both runs rolled out in the same iteration."""
     import polars as pl
 
-    both = (
+    pairs = (
         first.join(second, on=["iteration", "task_id"], suffix="_of_second").drop_nulls().sort("iteration", "task_id")
     )
     difference = pl.col("success_of_second") - pl.col("success")
-    return both.with_columns(difference=difference, better=difference > 0, worse=difference < 0)
+    return pairs.with_columns(difference=difference, better=difference > 0, worse=difference < 0)

@@ -164,8 +164,8 @@ def _print_layouts(name: str, checks: Sequence[LayoutCheck], *, json: bool) -> i
         for check in checks:
             if check.reason is not None:
                 out.print(escaped(f"{check.layout}: {check.reason}"), markup=False, soft_wrap=True)
-        taken = ", and in ".join(check.layout for check in chosen)
-        result = f"packs run in the layout {taken}" if holds else "packs cannot be trusted on it"
+        layouts = ", and in ".join(check.layout for check in chosen)
+        result = f"packs run in the layout {layouts}" if holds else "packs cannot be trusted on it"
         out.print(escaped(result), markup=False, soft_wrap=True)
     return 0 if holds else 1
 
@@ -196,7 +196,7 @@ def _tokenizer(path: str) -> Any:
     try:
         return AutoTokenizer.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:
-        raise InvalidInputError(f"{path} has no tokenizer: {error}; save it beside the model") from error
+        raise InvalidInputError(f"{path} has no tokenizer: {error}; save it in the same directory") from error
 
 
 def _samplings(options: dict[str, Any]) -> list[Sampling]:

@@ -85,19 +85,19 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
     form = format or target.suffix.removeprefix(".")
     if form not in _FORMATS:
         raise InvalidInputError(f"--to {to}: the name does not end with .parquet or .jsonl; give --format")
-    chosen = iteration_range(iterations)
-    if chosen != ALL and table == "tasks":
+    bounds = iteration_range(iterations)
+    if bounds != ALL and table == "tasks":
         raise InvalidInputError(f"--iterations is {iterations}, but table tasks has no iterations; omit --iterations")
     reading = Lock()
     with opened(path) as store:
         tables = scan(store)
         if table in ("rows", "chats"):
-            parts, schema = _rows(tables, chosen) if table == "rows" else _chats(path, tables, chosen)
-            shown = Console(stderr=True)
-            shown_parts = track(parts, f"rows of {path}", console=shown, disable=not shown.is_terminal)
+            parts, schema = _rows(tables, bounds) if table == "rows" else _chats(path, tables, bounds)
+            console = Console(stderr=True)
+            shown_parts = track(parts, f"rows of {path}", console=console, disable=not console.is_terminal)
             frame = _streamed(shown_parts, schema, reading)
         else:
-            frame = _table(tables, table, chosen)
+            frame = _table(tables, table, bounds)
         with _whole(target) as half, _waiting(reading):
             if form == "parquet":
                 frame.sink_parquet(half)
@@ -114,50 +114,50 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
     return 0
 
 
-def _rows(tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
+def _rows(tables: Tables, bounds: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
     """Yield training rows, a few draws at a time."""
     import polars as pl
 
-    draws = tables.draws.filter(pl.col("iteration").is_between(*chosen, closed="left")).sort("draw_id").collect()
+    draws = tables.draws.filter(pl.col("iteration").is_between(*bounds, closed="left")).sort("draw_id").collect()
     facts = tables.trajectories.select("trajectory_id", "task_id", "reward", "success")
 
     def rows(part: Any, of: Tables) -> pl.DataFrame:
         part = part.select("iteration", "draw_id", "trajectory_id", "group_id", "source").lazy()
         part = part.join(facts, on="trajectory_id", how="left", maintain_order="left").collect()
-        made: pl.DataFrame = part.agentrl.words().agentrl.sequences(of)
-        return made
+        frame: pl.DataFrame = part.agentrl.words().agentrl.sequences(of)
+        return frame
 
     schema = rows(draws.clear(), tables).schema
     parts = [draws[begin : begin + _DRAWS_AT_ONCE] for begin in range(0, len(draws), _DRAWS_AT_ONCE)]
     return [partial(rows, part, tables) for part in parts], schema
 
 
-def _chats(path: str, tables: Tables, chosen: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
+def _chats(path: str, tables: Tables, bounds: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
     """Yield one row per rollout with its messages, a few rollouts at a time."""
     import polars as pl
 
-    within = pl.col("iteration").is_between(*chosen, closed="left") & (pl.col("role") == "member")
-    found = tables.trajectories.filter(within).sort("trajectory_id")
-    wanted = ("iteration", "trajectory_id", "group_id", "task_id", "status", "reward", "success")
-    members: Any = found.select(*wanted).collect()
+    within = pl.col("iteration").is_between(*bounds, closed="left") & (pl.col("role") == "member")
+    rollouts = tables.trajectories.filter(within).sort("trajectory_id")
+    columns = ("iteration", "trajectory_id", "group_id", "task_id", "status", "reward", "success")
+    members: Any = rollouts.select(*columns).collect()
 
     def rows(part: Any) -> pl.DataFrame:
-        made: pl.DataFrame = part.agentrl.chats(tables, path)
-        return made
+        frame: pl.DataFrame = part.agentrl.chats(tables, path)
+        return frame
 
     schema = rows(members.clear()).schema
     parts = [members[begin : begin + _DRAWS_AT_ONCE] for begin in range(0, len(members), _DRAWS_AT_ONCE)]
     return [partial(rows, part) for part in parts], schema
 
 
-def _table(tables: Tables, table: str, chosen: tuple[int, int]) -> pl.LazyFrame:
+def _table(tables: Tables, table: str, bounds: tuple[int, int]) -> pl.LazyFrame:
     """Yield the rows of a table, file by file."""
     import polars as pl
 
     frame: pl.LazyFrame = getattr(tables, table)
-    if chosen == ALL:
+    if bounds == ALL:
         return frame
-    inside = pl.col("iteration").is_between(*chosen, closed="left")
+    inside = pl.col("iteration").is_between(*bounds, closed="left")
     if table not in _KEYS:
         return frame.filter(inside)
     key, of = _KEYS[table]
@@ -165,8 +165,8 @@ def _table(tables: Tables, table: str, chosen: tuple[int, int]) -> pl.LazyFrame:
     owners = owners.filter(inside)
     if of == "nodes":
         owners = tables.nodes.join(owners, on="group_id", how="semi")
-    wanted = owners.select(pl.col(key).unique()).collect()
-    return frame.join(wanted.lazy(), on=key, how="semi", maintain_order="left")
+    keys = owners.select(pl.col(key).unique()).collect()
+    return frame.join(keys.lazy(), on=key, how="semi", maintain_order="left")
 
 
 @contextmanager

@@ -49,8 +49,8 @@ def run(path: str, iteration: int | None) -> int:
     out = console()
     from agentrl_core.integrations.polars import scan
 
-    if iteration is None and (found := runs_in(path)):
-        _runs(out, found)
+    if iteration is None and (runs := runs_in(path)):
+        _runs(out, runs)
         return 0
     with opened(path) as store:
         tables = scan(store)
@@ -119,11 +119,11 @@ def _trajectories(out: Console, tables: Tables, iteration: int) -> None:
 
     rows = tables.trajectories.filter(pl.col("iteration") == iteration)
     steps = tables.steps.group_by("trajectory_id").agg(turns=pl.len())
-    drawn = tables.draws.group_by("trajectory_id").agg(draws=pl.len())
-    found = rows.join(steps, on="trajectory_id", how="left").join(drawn, on="trajectory_id", how="left")
-    found = found.sort("group_id", "trajectory_id").with_columns(pl.col("turns", "draws").fill_null(0))
-    named: Any = found.collect()
-    frame = named.agentrl.paths(tables).with_columns(length=pl.col("tokens").list.len())
+    draws = tables.draws.group_by("trajectory_id").agg(draws=pl.len())
+    joined = rows.join(steps, on="trajectory_id", how="left").join(draws, on="trajectory_id", how="left")
+    joined = joined.sort("group_id", "trajectory_id").with_columns(pl.col("turns", "draws").fill_null(0))
+    collected: Any = joined.collect()
+    frame = collected.agentrl.paths(tables).with_columns(length=pl.col("tokens").list.len())
     if frame.is_empty():
         iterations = tables.trajectories.select(pl.col("iteration").unique()).collect()["iteration"].to_list()
         raise NotFoundError(f"the run has no trajectories of iteration {iteration}; {nearest(iteration, iterations)}")

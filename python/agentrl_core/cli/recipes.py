@@ -93,7 +93,7 @@ def _list(phases: list[str], needs: list[str], *, facts: bool, incomplete: bool,
         if name not in known:
             hint = near_names(name, known, f"give one of: {', '.join(known)}")
             raise InvalidInputError(f"--needs {name}: no recipe needs this; {hint}")
-    found = [
+    matching = [
         page
         for page in pages
         if all(phase in page.phases for phase in phases)
@@ -102,24 +102,24 @@ def _list(phases: list[str], needs: list[str], *, facts: bool, incomplete: bool,
         and (page.left_out or not incomplete)
     ]
     if json:
-        _print_json([page.to_dict() for page in found])
+        _print_json([page.to_dict() for page in matching])
         return
     out = console()
     if incomplete:
-        left = [[page.recipe.name, *entry] for page in found for entry in page.left_out]
-        print_columns(out, ["recipe", "left out", "why"], left, wrap_texts=True)
+        omissions = [[page.recipe.name, *entry] for page in matching for entry in page.left_out]
+        print_columns(out, ["recipe", "left out", "why"], omissions, wrap_texts=True)
         compared = sum(bool(page.equations) for page in pages)
-        out.print(f"{len(found)} of {compared} recipes that were compared with their source leave something out")
+        out.print(f"{len(matching)} of {compared} recipes that were compared with their source leave something out")
         return
     names = ["recipe", "purpose", *(["facts"] if facts else []), *(phases or ["source"])]
     rows = []
-    for page in found:
+    for page in matching:
         changes = [page.phases[phase] for phase in phases] or [page.recipe.source]
         fact_names = [", ".join(fact.name for fact in page.facts)] if facts else []
         purpose = page.purpose if phases else page.purpose.replace(f" ({page.recipe.source})", "")
         rows.append([page.recipe.name, purpose, *fact_names, *changes])
     print_columns(out, names, rows, wrap_texts=True)
-    out.print(f"{len(found)} of {len(pages)} recipes; agentrl recipes show NAME prints the page of one")
+    out.print(f"{len(matching)} of {len(pages)} recipes; agentrl recipes show NAME prints the page of one")
 
 
 def _show(page: RecipePage, *, json: bool) -> None:

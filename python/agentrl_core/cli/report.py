@@ -99,8 +99,8 @@ class RunDisplay:
             return
         self._last_line = now
         numbers = self._numbers.get(self._phase, "")
-        shown = f"{self._phase} {self._done}/{self._total}{f'  {numbers}' if numbers else ''}{more}"
-        self._console.print(shown, markup=False, highlight=False, soft_wrap=True)
+        line = f"{self._phase} {self._done}/{self._total}{f'  {numbers}' if numbers else ''}{more}"
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self._interrupted:

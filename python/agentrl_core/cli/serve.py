@@ -43,9 +43,9 @@ def run(upstream: str, model: str | None, store: str | None, host: str, port: in
     try:
         key = None if key_file is None else Path(key_file).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        raise InvalidInputError(f"key_file={key_file!r} cannot be read ({error}); give a text file") from None
+        raise InvalidInputError(f"--key-file {key_file}: the file cannot be read ({error}); give a text file") from None
     if key is None and host not in ("127.0.0.1", "localhost", "::1"):
-        raise InvalidInputError(f"host={host!r} can be reached from other machines; give a --key-file, or omit --host")
+        raise InvalidInputError(f"--host {host}: other machines can reach it; give a --key-file, or omit --host")
     with nullcontext() if store is None else Store.open(store) as run_:
         endpoint = Endpoint(VllmUpstream(upstream, model=model), store=run_, api_key=key)
         print(f"recording at http://{host}:{port}, upstream {upstream}", file=sys.stderr)

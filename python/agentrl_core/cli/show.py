@@ -64,14 +64,14 @@ def _show(out: Console, store: Store, tables: Tables, trajectory: int, words: De
     import polars as pl
     from rich.text import Text
 
-    found: Any = tables.trajectories.filter(pl.col("trajectory_id") == trajectory).collect()
-    if found.is_empty():
+    trajectory_row: Any = tables.trajectories.filter(pl.col("trajectory_id") == trajectory).collect()
+    if trajectory_row.is_empty():
         ids = tables.trajectories.select("trajectory_id").collect()["trajectory_id"].to_list()
         raise NotFoundError(f"the run has no trajectory {trajectory}; {nearest(trajectory, ids)}")
-    facts = found.row(0, named=True)
+    facts = trajectory_row.row(0, named=True)
     members: Any = tables.trajectories.filter(pl.col("group_id") == facts["group_id"]).collect()
     nodes = tables.nodes.filter(pl.col("group_id") == facts["group_id"]).collect()
-    path: Any = found.select("trajectory_id").agentrl.nodes(tables)
+    path: Any = trajectory_row.select("trajectory_id").agentrl.nodes(tables)
     draws: Any = tables.draws.filter(pl.col("trajectory_id") == trajectory).sort("iteration", "position").collect()
     for line in _facts(facts):
         out.print(Text(line))
@@ -80,7 +80,9 @@ def _show(out: Console, store: Store, tables: Tables, trajectory: int, words: De
     out.print()
     out.print(group_tree(nodes, members, trajectory, set(path["node_id"]), words))
     # Computed columns are those of the last draw.
-    rows: Any = draws.select("draw_id", "trajectory_id").tail(1) if len(draws) else found.select("trajectory_id")
+    rows: Any = (
+        draws.select("draw_id", "trajectory_id").tail(1) if len(draws) else trajectory_row.select("trajectory_id")
+    )
     tokens = rows.agentrl.tokens(tables).rows(named=True)
     strongest = max((abs(token.get("advantage") or 0.0) for token in tokens), default=0.0)
     for item in _items(path, rows.agentrl.steps(tables)):
@@ -125,8 +127,10 @@ def _image(store: Store, digest: bytes) -> str:
 
 def _draws(draws: Any, tables: Tables) -> Iterator[str]:
     for draw in draws.agentrl.computed(tables).rows(named=True):
-        made = [f"{name} {number(value)}" for name, value in draw.items() if name not in draws.columns]
-        yield ", ".join([f"drawn in iteration {draw['iteration']} ({draw['source']}, draw {draw['draw_id']})", *made])
+        computed = [f"{name} {number(value)}" for name, value in draw.items() if name not in draws.columns]
+        yield ", ".join(
+            [f"drawn in iteration {draw['iteration']} ({draw['source']}, draw {draw['draw_id']})", *computed]
+        )
 
 
 def _items(path: pl.DataFrame, steps: pl.DataFrame) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""`agentrl train`: train a language model on tasks with a tool."""
+"""`agentrl train`: train a language model on tasks with a calculator, in TextWorld, or in any environment."""
 
 from __future__ import annotations
 
@@ -35,33 +35,37 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         if isinstance(option.default, bool):
             command.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=text)
         elif isinstance(option.default, tuple):
-            shown = f"{text} (default: {' '.join(option.default) or 'none'})"
-            command.add_argument(flag, nargs="+", default=argparse.SUPPRESS, help=shown, metavar="NAME")
+            help_text = f"{text} (default: {' '.join(option.default) or 'none'})"
+            command.add_argument(flag, nargs="+", default=argparse.SUPPRESS, help=help_text, metavar="NAME")
         else:
-            shown = f"{text} (default: {option.default!r})"
+            help_text = f"{text} (default: {option.default!r})"
             kind = type(option.default)
-            command.add_argument(flag, type=kind, default=argparse.SUPPRESS, help=shown, metavar=kind.__name__.upper())
+            command.add_argument(
+                flag, type=kind, default=argparse.SUPPRESS, help=help_text, metavar=kind.__name__.upper()
+            )
 
 
 def run(**given: Any) -> int:
     """Train a model with a recipe, and print the results."""
     from rich.console import Console
 
+    from agentrl_core._util.near_names import near_names
     from agentrl_core.cli.report import RunDisplay, learning_curve, show_summary
     from agentrl_core.train.loop import train
     from agentrl_core.train.options import TrainOptions
     from agentrl_core.train.run_files import begun
 
-    chosen = given.pop("recipe")
+    recipe_name = given.pop("recipe")
     before = begun(Path(given.get("run", TrainOptions.run))) if given.get("resume") else None
-    recipe, table = recipe_of(chosen or "grpo") if chosen or before is None else before
+    recipe, table = recipe_of(recipe_name or "grpo") if recipe_name or before is None else before
     if before is not None:
         table = {**before[1], **table}
     values = {**table, **given}
     known = {option.name for option in dataclasses.fields(TrainOptions)}
     for name in values:
         if name not in known:
-            raise RecipeError(f"table [train]: option {name!r} does not exist; use one of: {', '.join(sorted(known))}")
+            hint = near_names(name, known, f"use one of: {', '.join(sorted(known))}")
+            raise RecipeError(f"table [train]: option {name!r} does not exist; {hint}")
     for option in dataclasses.fields(TrainOptions):
         if isinstance(option.default, tuple) and isinstance(values.get(option.name), list):
             values[option.name] = tuple(values[option.name])

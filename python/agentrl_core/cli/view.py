@@ -47,9 +47,9 @@ def run(path: str, to: str | None, iterations: str | None, tokenizer: str | None
     from agentrl_core.view import Page
 
     target = Path(to) if to is not None else Path(f"{Path(path).resolve().name}.html")
-    chosen = iteration_range(iterations)
+    bounds = iteration_range(iterations)
     with opened(path) as store:
-        page = Page.of(store, iterations=chosen, tokenizer=tokenizer, tokens=tokens)
+        page = Page.of(store, iterations=bounds, tokenizer=tokenizer, tokens=tokens)
     page.save(target)
     print(f"{in_a_line(str(target))}: {target.stat().st_size / 1e6:.1f} MB; open it in a browser", file=sys.stderr)
     return 0

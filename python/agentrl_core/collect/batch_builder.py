@@ -152,7 +152,8 @@ class BatchBuilder:
         recipe, iteration, failed = self._inputs.recipe, self._inputs.iteration, self._failures["failed"]
         if not self.batch.num_draws and (self._drawn or failed):
             why = f"{recipe.admit.title()} admitted none of the {self._drawn} draws that were rolled out"
-            why = why if self._drawn else f"{failed} trajectories failed, and none was left"
+            why += "; give more tasks, or loosen its options"
+            why = why if self._drawn else f"all {failed} trajectories failed; correct the cause in the warnings before"
             warnings.warn(
                 f"iteration {iteration} has no draws, so it makes no update: {why}", AgentRLWarning, stacklevel=2
             )

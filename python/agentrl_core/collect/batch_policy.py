@@ -88,7 +88,9 @@ class BatchPolicy:
                 f"every unfinished group over; omit one of them"
             )
         if self.stragglers == "drop" and self.max_carryovers is None:
-            raise InvalidInputError("BatchPolicy: stragglers='drop' needs a limit of carry-overs; set max_carryovers=")
+            raise InvalidInputError(
+                "BatchPolicy: stragglers='drop' needs max_carryovers, but it is None; give a whole number of at least 0"
+            )
 
     @property
     def is_synchronous(self) -> bool:

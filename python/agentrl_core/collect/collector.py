@@ -160,7 +160,7 @@ class Collector:
         engines = dict(engine) if isinstance(engine, Mapping) else {"policy": engine}
         environments = dict(environment) if isinstance(environment, Mapping) else {"world": environment}
         if sampling is not None and not isinstance(sampling, Sampling):
-            raise InvalidInputError(f"Collector: sampling={sampling!r}; give an engine.Sampling, or None")
+            raise InvalidInputError(f"Collector: sampling={sampling!r:.80}; give an engine.Sampling, or None")
         SamplingUse.of(recipe).check(sampling or Sampling(), "Collector: sampling")
         processes = os.cpu_count() or 1 if processes is None else processes
         check_whole("Collector", task_pool=task_pool, processes=processes)
@@ -459,8 +459,8 @@ class Collector:
             for name, each in of.items():
                 if len(each) < tasks and not self.worlds[name].is_world_model:
                     raise InvalidInputError(
-                        f"evaluate: tasks={tasks}, and environment {name!r} has {len(each)} of split {split!r}; ask "
-                        "for fewer"
+                        f"evaluate: tasks={tasks}, but environment {name!r} has {len(each)} tasks of split {split!r}; "
+                        f"give at most {len(each)}"
                     )
             chosen = [(name, task) for name, each in of.items() for task in each]
             check_chosen(chosen)
@@ -506,10 +506,11 @@ class Collector:
         self._listeners.append(call)
 
     def annotate_tasks(self, name: str, values: object) -> None:
-        """Give the tasks of the pool new numbers, which selection reads from now on: predictions of a value model.
+        """Set a numeric column for the pool's tasks, read by every later selection.
 
-        Call it before each iteration whose numbers are new. They take the place of an environment's column of the same
-        name. They are not stored: after a resume, give them again before the interrupted iteration is collected. With
+        An example is the predictions of a value model. Call it before each iteration whose numbers are new. The column
+        replaces an environment's column of the same name. It is not stored: after a resume, set it again before the
+        interrupted iteration is collected. With
         `staleness`, iterations whose collection has started keep the numbers by which their tasks were selected.
 
         Args:

@@ -97,7 +97,8 @@ def run(
     loop = running.loop
     if _runs_on(loop):
         raise InvalidInputError(
-            "a rollout program cannot call the collector, because both use the same event loop; use group.spawn"
+            "a rollout program cannot call the collector, because both use the same event loop; start "
+            "branches with group.spawn instead"
         )
     tasks: list[asyncio.Task[Value]] = []
     done = threading.Event()

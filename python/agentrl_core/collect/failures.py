@@ -83,15 +83,16 @@ class Failures:
         return len(self._failed), first
 
     def _warn(self, kind: str, group: Group, error: Exception) -> None:
+        remedy = "" if isinstance(error, AgentRLError) else "; correct the program"
         self._notices.once(
             kind,
             f"{self._program} failed on group {group.name} (task {group.task.task_id!r}), which is left out: "
-            f"{type(error).__name__}: {error}",
+            f"{type(error).__name__}: {error}{remedy}",
         )
 
 
 def is_wrong_call(error: Exception) -> bool:
-    """Return whether a retry would fail again."""
+    """Return whether an error is of a type for wrong calls, such as `InvalidInputError`; a `DataError` is not."""
     wrong = (InvalidInputError, UnsupportedError, MissingDependencyError)
     return isinstance(error, wrong) and not isinstance(error, DataError)
 

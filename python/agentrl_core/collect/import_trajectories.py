@@ -39,7 +39,9 @@ def imported(
         InvalidInputError: the store is None, a trajectory has another origin, or the iteration has another batch.
     """
     if store is None:
-        raise InvalidInputError("import_trajectories: the collector has no store to replay from; give it one")
+        raise InvalidInputError(
+            "import_trajectories: the collector has no store; make it with Collector(..., store=Store.open(path))"
+        )
     forest = Forest(iteration=iteration, facts=facts)
     yield forest
     batch = forest.freeze()

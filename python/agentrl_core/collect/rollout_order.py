@@ -125,8 +125,8 @@ def roll_out_order(settings: CollectionSettings, recipe: Recipe, order: object) 
         order: the order.
 
     Raises:
-        InvalidInputError: the order is none, is of another recipe or of unknown environments, or an engine has older
-            weights than it allows.
+        InvalidInputError: the value is not an order, the order is of another recipe or of unknown environments, or an
+            engine has older weights than it allows.
     """
     if not isinstance(order, RolloutOrder):
         raise InvalidInputError(

@@ -92,8 +92,8 @@ class RunState:
         if reset:
             notices.once(
                 "carried",
-                f"the recipe has changed: the stored state at {', '.join(reset)} does not fit it, at least in part, "
-                "and starts anew there",
+                f"the recipe has changed: the stored state at {', '.join(reset)} does not fit it and is reset, at "
+                "least in part; continue with the old recipe to keep it",
             )
         return replace(self, components=states)
 

@@ -31,12 +31,14 @@ def check_parts(engine: object, environment: object, recipe: object, store: obje
         for value in given.values() if isinstance(given, Mapping) else [given]:
             for method in methods:
                 if not hasattr(value, method):
-                    raise InvalidInputError(f"Collector: {name}={value!r} has no {method!r}; {remedy}")
+                    raise InvalidInputError(f"Collector: {name}={value!r:.80} has no {method!r}; {remedy}")
     if not isinstance(recipe, Recipe):
         remedy = f"recipes.get({recipe!r})" if isinstance(recipe, str) else "recipes.GRPO"
-        raise InvalidInputError(f"Collector: recipe={recipe!r} is not a Recipe; give one, such as {remedy}")
+        raise InvalidInputError(f"Collector: recipe={recipe!r:.80} is not a Recipe; give one, such as {remedy}")
     if store is not None and not isinstance(store, Store):
-        raise InvalidInputError(f"Collector: store={store!r} is not a Store; give Store.open({str(store)!r}), or None")
+        raise InvalidInputError(
+            f"Collector: store={store!r:.80} is not a Store; give Store.open({str(store)!r}), or None"
+        )
 
 
 def check_ahead(engines: Mapping[str, Engine], staleness: object) -> None:

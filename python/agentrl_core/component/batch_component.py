@@ -61,21 +61,21 @@ class Where(Component):
 
     def holds(self, batch: Batch, values: NDArray[np.float64] | None = None) -> NDArray[np.bool_]:
         """Return a mask of the matching draws, `bool[draws]`; `values` replaces the column if given."""
-        held = np.ones(batch.num_draws, np.bool_)
+        mask = np.ones(batch.num_draws, np.bool_)
         for name in ("source", "origin", "role"):
-            wanted = getattr(self, name)
-            if wanted is not None:
-                held &= batch.column(name, "draw") == CODES[name].index(wanted)
+            expected = getattr(self, name)
+            if expected is not None:
+                mask &= batch.column(name, "draw") == CODES[name].index(expected)
         if self.agent is not None:
-            held &= batch.column("agent", "draw") == self.agent
+            mask &= batch.column("agent", "draw") == self.agent
         if self.column:
             numbers = np.asarray(batch.column(self.column, "draw") if values is None else values, np.float64)
-            held &= np.isfinite(numbers)
-            held &= numbers >= (-math.inf if self.at_least is None else self.at_least)
-            held &= numbers > (-math.inf if self.above is None else self.above)
-            held &= numbers <= (math.inf if self.at_most is None else self.at_most)
-            held &= numbers < (math.inf if self.below is None else self.below)
-        return held
+            mask &= np.isfinite(numbers)
+            mask &= numbers >= (-math.inf if self.at_least is None else self.at_least)
+            mask &= numbers > (-math.inf if self.above is None else self.above)
+            mask &= numbers <= (math.inf if self.at_most is None else self.at_most)
+            mask &= numbers < (math.inf if self.below is None else self.below)
+        return mask
 
 
 @dataclass(frozen=True)

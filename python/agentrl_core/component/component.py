@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from agentrl_core import renames
 from agentrl_core._util.json_text import is_unicode
+from agentrl_core._util.near_names import near_names
 from agentrl_core.component.column import Column
 from agentrl_core.component.options import ColumnName, Filled, Range, Rule, declared
 from agentrl_core.component.repr import component_repr
@@ -170,7 +171,8 @@ class Component:
         elif isinstance(rule, Range) and isinstance(value, tuple):
             self.require(bool(value) and all(map(rule.holds, value)), name, f"give one item or more, each {rule}")
         elif isinstance(rule, Filled):
-            self.require(value not in ("", ()), name, "do not leave it empty")
+            remedy = "give a text that is not empty" if isinstance(value, str) else "give a tuple of at least one item"
+            self.require(value not in ("", ()), name, remedy)
         elif isinstance(rule, ColumnName) and not rule.optional:
             self.require(value != "", name, "name a column")
 
@@ -194,11 +196,11 @@ class Component:
 
     def _variants(self) -> Iterator[Self]:
         """Return the forms to check: both ends of each schedule, and the examples of other changing options."""
-        found = [value for _, value in self.changing()]
-        if not found:
+        changing_options = [value for _, value in self.changing()]
+        if not changing_options:
             return
-        ends = {end for value in found if isinstance(value, Schedule) for end in value.ends} or {0}
-        for number in range(max(1, *(len(value.examples) for value in found))):
+        ends = {end for value in changing_options if isinstance(value, Schedule) for end in value.ends} or {0}
+        for number in range(max(1, *(len(value.examples) for value in changing_options))):
             for iteration in sorted(ends):
                 yield self._with(
                     lambda value, _, iteration=iteration, number=number: (  # type: ignore[misc]
@@ -288,7 +290,9 @@ class Component:
                 continue
             if name not in options:
                 remedy = f"use one of: {', '.join(options)}" if options else "omit it, as there are no options"
-                raise RecipeError(f"{cls.title()}: option {name!r} is unknown; {remedy}")
+                raise RecipeError(
+                    f"{cls.title()}: option {name!r} is unknown; {near_names(str(name), options, remedy)}"
+                )
             if isinstance(value, Mapping) and "component" not in value and _fit(0, hints[name])[1]:
                 value = made_schedule(cls, name, value)  # noqa: PLW2901 - the table becomes what it describes
             elif isinstance(value, Mapping):
@@ -394,12 +398,12 @@ def find_class(package: str, table: Mapping[str, Any]) -> type[Component]:
         if error.name != package:
             raise
         raise RecipeError(f"{short}: this phase has no components; remove it from the recipe") from None
-    kind = {**exported(_COMMON), **known}.get(name, Component)
+    classes = {**exported(_COMMON), **known}
+    kind = classes.get(name, Component)
     if kind is Component:
-        raise RecipeError(
-            f"{short}: component {name!r:.200} does not exist; use one of: {', '.join(sorted(known))}; "
-            'or give your own class with its module: "package.module:Class"'
-        )
+        class_hint = 'or give your own class with its module: "package.module:Class"'
+        remedy = near_names(name, classes, f"use one of: {', '.join(sorted(known))}; {class_hint}")
+        raise RecipeError(f"{short}: component {name!r:.200} does not exist; {remedy}")
     return kind
 
 

@@ -62,10 +62,10 @@ class Controller(Stateful, Changing, ABC):
 
     def moved(self, state: State, metrics: Mapping[str, float]) -> State:
         """Return the state after one set of metrics."""
-        found = [metrics.get(name, math.nan) for name in self.reads]
-        if not all(math.isfinite(number) for number in found):
+        numbers = [metrics.get(name, math.nan) for name in self.reads]
+        if not all(math.isfinite(number) for number in numbers):
             return {**state, MISSED: state[MISSED] + 1}
-        return {**self.move(state, *found), MISSED: state[MISSED]}
+        return {**self.move(state, *numbers), MISSED: state[MISSED]}
 
     def next(self, state: State, closed: IterationRecord) -> State:
         """Return the state after an iteration: moved once, or with `every="step"` by each step that has the metrics."""
@@ -117,9 +117,9 @@ class Choice(Component, Changing):
     by: Controller | Schedule
 
     def __post_init__(self) -> None:
-        given: Any = self.of  # TOML tables give a list
-        many = isinstance(given, (tuple, list)) and len(given) > 1
-        self.require(many, "of", "give a tuple of at least two")
+        alternatives: Any = self.of  # TOML tables give a list
+        many = isinstance(alternatives, (tuple, list)) and len(alternatives) > 1
+        self.require(many, "of", "give a tuple of at least two values")
         self.require(isinstance(self.by, (Controller, Schedule)), "by", "give a Schedule or a controller")
         object.__setattr__(self, "of", tuple(self.of))
         inside = [option for option in self.of if isinstance(option, Component)]

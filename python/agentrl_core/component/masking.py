@@ -28,15 +28,15 @@ def write_masked(
     batch: Batch, held: NDArray[np.bool_], component: Callable[[Batch], Batch], makes: tuple[Column, ...]
 ) -> Batch:
     """Return the batch with a component applied only to the given draws; other draws keep their columns."""
-    made = component(with_voting_draws(batch, held))
+    computed = component(with_voting_draws(batch, held))
     for column in makes:
         finer = LEVELS[LEVELS.index(column.level) :]
         # A column was made at the coarsest level at which it is found.
-        level = next((level for level in finer if made.has(column.name, level)), None)
+        level = next((level for level in finer if computed.has(column.name, level)), None)
         if level is None:
             continue
         rows = Rows(batch, level)
-        values = made.column(column.name, level)
+        values = computed.column(column.name, level)
         if batch.has(column.name, level):
             before = batch.column(column.name, level)
         else:

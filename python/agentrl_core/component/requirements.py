@@ -33,7 +33,7 @@ def check_columns(
     Raises:
         RecipeError: the recipe is refused.
     """
-    made: set[Column] = set()
+    made_columns: set[Column] = set()
     for phase, chain in phases.items():
         if not chain and phase not in ("weight", "hooks"):
             raise RecipeError(
@@ -43,8 +43,8 @@ def check_columns(
         for component in chain:
             # Losses of other stages are checked when they get a batch.
             for column in component.needs if getattr(component, "stage", "update") == "update" else ():
-                _check_column(recipe, phase, component, column, made, batch, facts)
-            made.update(component.makes)
+                _check_column(recipe, phase, component, column, made_columns, batch, facts)
+            made_columns.update(component.makes)
 
 
 def _check_column(
@@ -52,13 +52,13 @@ def _check_column(
     phase: str,
     component: Component,
     column: Column,
-    made: set[Column],
+    made_columns: set[Column],
     batch: Batch | None,
     facts: Declared | None,
 ) -> None:
     level, name = column.level, column.name
     reach = LEVELS[: LEVELS.index(level) + 1]
-    if any(Column(coarser, name) in made for coarser in reach) or column.is_fact or is_declared(column, facts):
+    if any(Column(coarser, name) in made_columns for coarser in reach) or column.is_fact or is_declared(column, facts):
         return
     if batch is not None:
         if batch.has(name, level) or is_declared(column, batch.facts):
@@ -127,8 +127,8 @@ def check_weight_is_read(recipe: str, weights: Iterable[Component], losses: Iter
         RecipeError: the recipe is refused.
     """
     maker = next((each for each in weights if any(column.name == "weight" for column in each.makes)), None)
-    found = [set(getattr(loss, "streams", ())) for loss in losses]
-    if maker is not None and found and all(_OF_WEIGHT.isdisjoint(streams) for streams in found):
+    loss_streams = [set(getattr(loss, "streams", ())) for loss in losses]
+    if maker is not None and loss_streams and all(_OF_WEIGHT.isdisjoint(streams) for streams in loss_streams):
         raise RecipeError(
             f"recipe {recipe!r}: {maker.title()} makes column 'weight', which scales advantages, but no loss reads "
             "advantages, so the weight would have no effect; make column 'kl_weight', which scales a divergence, or "
@@ -195,10 +195,10 @@ def require_finite_credit(recipe: str, phases: Mapping[str, tuple[Component, ...
             unknown &= tokens.flags("keep")
         if unknown.any():
             makers = [link for chain in phases.values() for link in chain if phase in {c.name for c in link.makes}]
-            named = f"{makers[-1].title()} (phase {makers[-1].phase})" if makers else "the batch"
+            source = f"{makers[-1].title()} (phase {makers[-1].phase})" if makers else "the batch"
             place = int(np.flatnonzero(unknown)[0])
             raise RecipeError(
-                f"recipe {recipe!r}: {named} gives {int(unknown.sum())} trained tokens the {phase} "
+                f"recipe {recipe!r}: {source} gives {int(unknown.sum())} trained tokens the {phase} "
                 f"{tokens.values(phase)[place]} (the first is token {place}, of draw {int(tokens.draws[place])}); "
                 "give every trained token a finite number, or mask it with column keep"
             )
@@ -233,12 +233,14 @@ def required_facts(phases: Mapping[str, tuple[Component, ...]]) -> tuple[Column,
         (draw('flawed'),)
     """
     program = phases.get("rollout", ())
-    made = {"score", "advantage", "return", "weight", "keep"}.union(*(getattr(link, "facts", ()) for link in program))
-    found: dict[Column, None] = {}
+    made_names = {"score", "advantage", "return", "weight", "keep"}.union(
+        *(getattr(link, "facts", ()) for link in program)
+    )
+    facts: dict[Column, None] = {}
     for chain in phases.values():
         for component in chain:
             for column in component.needs:
-                if not (column.model or column.is_fact or column.name in made):
-                    found[column] = None
-            made |= {column.name for column in component.makes}
-    return tuple(found)
+                if not (column.model or column.is_fact or column.name in made_names):
+                    facts[column] = None
+            made_names |= {column.name for column in component.makes}
+    return tuple(facts)

@@ -29,9 +29,9 @@ def sum_rows(values: NDArray[Any], index: NDArray[np.uint32], length: int) -> ND
 def last_of_chain(chains: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Mark the last valid row of each chain; rows of a chain are contiguous."""
     last = np.zeros(len(chains), dtype=np.bool_)
-    counted = np.flatnonzero(valid)
-    own = chains[counted]
-    last[counted[np.append(own[1:] != own[:-1], True)[: len(own)]]] = True
+    valid_rows = np.flatnonzero(valid)
+    valid_chains = chains[valid_rows]
+    last[valid_rows[np.append(valid_chains[1:] != valid_chains[:-1], True)[: len(valid_chains)]]] = True
     return last
 
 
@@ -189,8 +189,8 @@ class Rows:
 
     def write(self, **columns: NDArray[Any]) -> Batch:
         """Return the batch with new columns of this level, as float32, one value per row."""
-        named = {name: np.asarray(values, dtype=np.float32) for name, values in columns.items()}
-        return self.batch.with_columns(self.level, **named)
+        float_columns = {name: np.asarray(values, dtype=np.float32) for name, values in columns.items()}
+        return self.batch.with_columns(self.level, **float_columns)
 
     def known(self, name: str) -> NDArray[np.bool_]:
         """Return the mask of valid rows with a finite value.

@@ -112,13 +112,13 @@ class Schedule(Changing):
             object.__setattr__(self, name, float(value))
         for name, smallest in (("iterations", 1), ("begin", 0), ("stairs", 1)):
             value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            self._require(whole and value >= smallest, name, f"give a whole number of at least {smallest}")
+            is_whole = isinstance(value, int) and not isinstance(value, bool)
+            self._require(is_whole and value >= smallest, name, f"give a whole number of at least {smallest}")
         self._require(self.kind in get_args(Kind), "kind", "give one of " + ", ".join(map(repr, get_args(Kind))))
         self._require(
             self.kind not in ("exponential", "inverse") or self.start * self.end > 0.0,
             "end",
-            "give start and end on one side of 0",
+            f"give start and end on one side of 0 (start is {self.start})",
         )
 
         then: object = self.then

@@ -66,8 +66,8 @@ class Ingested:
 
     def counts(self) -> dict[str, int]:
         """Return the number of turns of each class of drift."""
-        found = np.bincount(self.drift, minlength=len(DRIFT)).tolist()
-        return dict(zip(DRIFT, found, strict=True))
+        counts = np.bincount(self.drift, minlength=len(DRIFT)).tolist()
+        return dict(zip(DRIFT, counts, strict=True))
 
 
 def columns_of(trajectories: object, tokens: Mapping[str, Lists], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,26 +125,26 @@ def _each(values: Any, name: str, dtype: Any, count: int) -> NDArray[Any]:
     if dtype is np.uint8 and not np.isscalar(values):
         values = arrays.column(values, name)
         values = values.astype(np.int64) if values.dtype.kind in "fiub" else values
-    found = wide([values] if np.isscalar(values) else values, name, length=None if np.isscalar(values) else count)
+    numbers = wide([values] if np.isscalar(values) else values, name, length=None if np.isscalar(values) else count)
     with np.errstate(over="ignore"):  # what is too large is infinite then, and refused
-        narrow = found.astype(dtype)
-    if dtype is not np.float32 and not np.array_equal(narrow, found):
-        row = int(np.flatnonzero(narrow != found)[0])
-        raise InvalidInputError(f"{name}[{row}] is {found[row]}; give numbers that fit {np.dtype(dtype)}")
+        narrow = numbers.astype(dtype)
+    if dtype is not np.float32 and not np.array_equal(narrow, numbers):
+        row = int(np.flatnonzero(narrow != numbers)[0])
+        raise InvalidInputError(f"{name}[{row}] is {numbers[row]}; give numbers that fit {np.dtype(dtype)}")
     return np.full(count, narrow[0]) if np.isscalar(values) else np.ascontiguousarray(narrow)
 
 
 def codes(values: Any, name: str, known: Mapping[Any, int], count: int) -> NDArray[np.uint8]:
     """Return codes of names: one for all rows, or one per row."""
     if isinstance(values, np.ndarray) and values.dtype == np.uint8:
-        found = values
+        array = values
     elif values is None or isinstance(values, str):
-        found = np.full(count, _code(values, name, known), np.uint8)
+        array = np.full(count, _code(values, name, known), np.uint8)
     else:
-        found = np.fromiter((_code(value, name, known) for value in _rows(values, name)), np.uint8)
-    if len(found) != count:
-        raise InvalidInputError(f"{name} has {len(found)} rows, but trajectories has {count}; give one for each")
-    return np.ascontiguousarray(found)
+        array = np.fromiter((_code(value, name, known) for value in _rows(values, name)), np.uint8)
+    if len(array) != count:
+        raise InvalidInputError(f"{name} has {len(array)} rows, but trajectories has {count}; give one for each")
+    return np.ascontiguousarray(array)
 
 
 def _code(value: object, name: str, known: Mapping[Any, int]) -> int:
@@ -219,15 +219,15 @@ def _narrow(values: NDArray[Any], name: str, dtype: Any) -> NDArray[Any]:
     if dtype is np.float32:
         values = values.astype(np.float64) if values.dtype == np.object_ else values  # None is NaN, as in lists
         with np.errstate(over="ignore"):
-            found = arrays.numbers(values, name).astype(np.float32, copy=False)
+            narrow = arrays.numbers(values, name).astype(np.float32, copy=False)
     elif values.dtype == np.bool_:
-        found = values.astype(dtype)
+        narrow = values.astype(dtype)
     elif values.dtype == dtype and values.ndim == 1:
-        found = values
+        narrow = values
     else:
         wide = arrays.integers(values, name)
-        found = wide.astype(dtype)
-        if not np.array_equal(found, wide):
-            at = int(np.flatnonzero(found != wide)[0])
-            raise InvalidInputError(f"{name}[{at}] is {wide[at]}; give numbers that fit {np.dtype(dtype)}")
-    return np.require(found, requirements=("C", "A"))
+        narrow = wide.astype(dtype)
+        if not np.array_equal(narrow, wide):
+            row = int(np.flatnonzero(narrow != wide)[0])
+            raise InvalidInputError(f"{name}[{row}] is {wide[row]}; give numbers that fit {np.dtype(dtype)}")
+    return np.require(narrow, requirements=("C", "A"))

@@ -14,8 +14,8 @@ def tokens_with_images(batch: Batch) -> NDArray[np.bool_] | None:
     shows = sampled["shows_images"] != 0
     if not shows.any():
         return None
-    found: NDArray[np.bool_] = shows[_nodes(sampled["offsets"], batch)]
-    return found
+    has_image: NDArray[np.bool_] = shows[_nodes(sampled["offsets"], batch)]
+    return has_image
 
 
 def images_of_contexts(batch: Batch) -> tuple[list[bytes], NDArray[np.int64], NDArray[np.int64]]:
@@ -42,5 +42,5 @@ def nodes_of_tokens(batch: Batch, tokens: NDArray[np.bool_]) -> NDArray[np.int64
 def _nodes(offsets: NDArray[np.int64], batch: Batch) -> NDArray[np.int64]:
     """Return the row of the node of each action token."""
     nodes = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    found: NDArray[np.int64] = nodes[np.asarray(batch.column("node_token", "token"))]
-    return found
+    rows: NDArray[np.int64] = nodes[np.asarray(batch.column("node_token", "token"))]
+    return rows

@@ -478,7 +478,7 @@ def flatten_metrics(metrics: object) -> dict[str, float]:
     _flatten(metrics, "", found)
     if not is_unicode("".join(found)):
         wrong = next(name for name in found if not is_unicode(name))
-        raise InvalidInputError(f"metrics: name {wrong!r} is not Unicode; give another")
+        raise InvalidInputError(f"metrics: name {wrong!r} is not Unicode (a lone surrogate); give another name")
     return found
 
 

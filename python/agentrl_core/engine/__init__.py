@@ -1,10 +1,10 @@
 """Engines: token ids in, token ids and behaviour log-probabilities out.
 
 `Transformers` samples from a PyTorch model of Hugging Face, `Vllm` from vLLM in this process, `VllmServer` from running
-vLLM servers, `Scripted` says what a test tells it to; `RayActor` puts any of them into an actor of a Ray cluster. All
-are asked by `await engine.generate(request)`, for many requests at a time, or by `complete`. `Chat` turns text and
+vLLM servers, `Scripted` returns the replies of a test; `RayActor` puts any of them into an actor of a Ray cluster. Call
+`await engine.generate(request)`, for many requests at a time, or `complete`. `Chat` turns text and
 messages into the tokens of a chat and back. Names load on first use: importing this package imports neither torch nor
-vLLM. `docs/engines.md` says which engine when.
+vLLM. `docs/engines.md` compares the engines.
 """
 
 from __future__ import annotations

@@ -96,9 +96,9 @@ def merged_weights(layer: Any, names: Iterable[str], full_tensor: Callable[[Tens
             f"update_weights: {type(base).__name__} is quantised ({dtypes[rounded[0]]}), and adapters cannot be merged "
             "into it exactly; give a model whose base weights are floating point"
         )
-    own = _detached_copy(layer, lambda tensor: _fp32_copy(full_tensor(tensor)))
+    layer_copy = _detached_copy(layer, lambda tensor: _fp32_copy(full_tensor(tensor)))
     try:
-        for each in _layers_in(own)[::-1]:
+        for each in _layers_in(layer_copy)[::-1]:
             if each.disable_adapters:
                 each.unmerge()
             else:
@@ -113,8 +113,8 @@ def merged_weights(layer: Any, names: Iterable[str], full_tensor: Callable[[Tens
             f"update_weights: the adapters of {type(layer).__name__} cannot be merged into its weights ({error}); use "
             "LoRA or DoRA"
         ) from error
-    found = dict(own.get_base_layer().named_parameters())
-    return [found[name].detach().to(dtypes[name]) for name in names]
+    parameters = dict(layer_copy.get_base_layer().named_parameters())
+    return [parameters[name].detach().to(dtypes[name]) for name in names]
 
 
 def lora_tensors(layer: Any) -> dict[str, tuple[Mapping[str, Any], str, float]]:
@@ -123,16 +123,16 @@ def lora_tensors(layer: Any) -> dict[str, tuple[Mapping[str, Any], str, float]]:
     The layer's scaling is multiplied into B, so that the adapter is applied with a scaling of 1.
     """
     [adapter] = layer.active_adapters
-    found: dict[str, tuple[Mapping[str, Any], str, float]] = {}
+    places: dict[str, tuple[Mapping[str, Any], str, float]] = {}
     for part in _LORA_PARTS:
-        held: Any = getattr(layer, part, {})
-        if adapter in held:
+        by_adapter: Any = getattr(layer, part, {})
+        if adapter in by_adapter:
             factor = float(layer.scaling[adapter]) if part.endswith("_B") else 1.0
-            if isinstance(held, nn.ModuleDict):
-                found[f"{part}.weight"] = held[adapter]._parameters, "weight", factor  # noqa: SLF001 - looked up later
+            if isinstance(by_adapter, nn.ModuleDict):
+                places[f"{part}.weight"] = by_adapter[adapter]._parameters, "weight", factor  # noqa: SLF001 - looked up later
             else:
-                found[part] = held._parameters, adapter, factor  # noqa: SLF001
-    return found
+                places[part] = by_adapter._parameters, adapter, factor  # noqa: SLF001
+    return places
 
 
 def reason_to_merge(model: nn.Module) -> str | None:
@@ -166,20 +166,20 @@ def _detached_copy(module: nn.Module, full_tensor: Callable[[Tensor], Tensor]) -
     kind: type[Any] = type(module)
     if kind.__mro__[1].__name__ == "FSDPModule":  # the class that fully_shard puts before the module's own
         kind = kind.__mro__[2]
-    own = object.__new__(kind)
+    clone = object.__new__(kind)
     for name, value in vars(module).items():
         if name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")):
-            own.__dict__[name] = OrderedDict()
+            clone.__dict__[name] = OrderedDict()
         elif name != "forward":
-            own.__dict__[name] = copy.copy(value) if isinstance(value, (list, dict, set)) else value
+            clone.__dict__[name] = copy.copy(value) if isinstance(value, (list, dict, set)) else value
     parts: dict[str, tuple[Mapping[str, Any], Callable[[Any], Any]]] = {
         "_parameters": (module._parameters, lambda each: nn.Parameter(full_tensor(each), requires_grad=False)),  # noqa: SLF001
         "_buffers": (module._buffers, full_tensor),  # noqa: SLF001
         "_modules": (module._modules, lambda each: _detached_copy(each, full_tensor)),  # noqa: SLF001
     }
-    for name, (table, made) in parts.items():
-        own.__dict__[name] = {key: None if each is None else made(each) for key, each in table.items()}
-    return own
+    for name, (table, convert) in parts.items():
+        clone.__dict__[name] = {key: None if each is None else convert(each) for key, each in table.items()}
+    return clone
 
 
 def _fp32_copy(tensor: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ def windows_of(model: Any) -> Windows:
     if implementation == "sdpa" and getattr(config, "attn_logit_softcapping", None) is not None:
         raise UnsupportedError(
             f"Transformers: {name} caps attention scores (attn_logit_softcapping is {config.attn_logit_softcapping}), "
-            "which the attention implementation 'sdpa' leaves out; load it with attn_implementation='eager'"
+            "but attention implementation 'sdpa' ignores this; load it with attn_implementation='eager'"
         )
     window, chunk = getattr(config, "sliding_window", None), getattr(config, "attention_chunk_size", None)
     types = set(getattr(config, "layer_types", None) or ())
@@ -44,8 +44,8 @@ def windows_of(model: Any) -> Windows:
         )
     if window is not None and config.model_type in _IGNORE_THEIR_WINDOW:
         raise UnsupportedError(
-            f"Transformers: {name} leaves its window of {window} tokens out in the attention implementation "
-            f"{implementation!r}, which this engine needs; generate with engine.Vllm"
+            f"Transformers: {name} ignores its window of {window} tokens with attention implementation "
+            f"{implementation!r}; generate with engine.Vllm"
         )
     if "sliding_attention" not in types:
         return {ALL_LAYERS: None if types else window}

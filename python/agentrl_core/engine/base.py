@@ -74,7 +74,7 @@ class Sampling:
             raise InvalidInputError(f"Sampling: top is {self.top}; give 0 (none) or a positive integer")
         rule: object = self.by_entropy
         if rule is not None and not isinstance(rule, EntropyTemperature):
-            raise InvalidInputError(f"Sampling: by_entropy is {rule!r}; give an engine.EntropyTemperature, or None")
+            raise InvalidInputError(f"Sampling: by_entropy is {rule!r:.80}; give an engine.EntropyTemperature, or None")
         # Lists are converted, since samplings are compared and hashed.
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
 
@@ -122,7 +122,7 @@ class Request:
             raise InvalidInputError(f"Request: seed is {seed!r}; give an integer from 0 to 2^63 - 1")
         sampling: object = self.sampling
         if not isinstance(sampling, Sampling):
-            raise InvalidInputError(f"Request: sampling is {sampling!r}; give an engine.Sampling")
+            raise InvalidInputError(f"Request: sampling is {sampling!r:.80}; give an engine.Sampling")
         for image in self.images:
             if not isinstance(image, Image):
                 raise InvalidInputError(f"Request: images holds {image!r:.60}; give a tuple of env.Image")
@@ -407,8 +407,12 @@ def checked_segment(segment: object, request: Request, vocabulary_size: int) -> 
         )
     logprobs = _array("logprobs", segment.logprobs, "f")
     entropies = None if segment.entropies is None else _array("entropies", segment.entropies, "f")
-    whole = {"policy_version": segment.policy_version, "seed": segment.seed, "cached_tokens": segment.cached_tokens}
-    for name, value in whole.items():
+    whole_numbers = {
+        "policy_version": segment.policy_version,
+        "seed": segment.seed,
+        "cached_tokens": segment.cached_tokens,
+    }
+    for name, value in whole_numbers.items():
         largest = len(request.tokens) if name == "cached_tokens" else (1 << 63) - 1
         if value is None and name == "cached_tokens":
             continue
@@ -455,18 +459,19 @@ def _checked_top(top: object, count: int, vocabulary_size: int) -> TopLogprobs:
 def _array(name: str, values: object, kinds: str, dimensions: int = 1) -> NDArray[Any]:
     """Return values as an array of `int32` or `float32`, after checking their kind and range."""
     try:
-        found = np.asarray(values)
+        array = np.asarray(values)
     except (TypeError, ValueError):
-        found = None
-    if found is None or found.ndim != dimensions or (found.dtype.kind not in kinds and found.size):
-        shown = " ".join(repr(values).split())
+        array = None
+    if array is None or array.ndim != dimensions or (array.dtype.kind not in kinds and array.size):
+        value_text = " ".join(repr(values).split())
         raise DataError(
-            f"Segment: {name} is {shown:.60} ({type(values).__name__}); give an array of "
+            f"Segment: {name} is {value_text:.60} ({type(values).__name__}); give an array of "
             f"{'whole numbers' if kinds == 'iu' else 'floats'} with {dimensions} dimension{'s' * (dimensions > 1)}"
         )
     if kinds == "iu":
-        if found.size and not -(1 << 31) <= int(found.min()) <= int(found.max()) < 1 << 31:
-            raise DataError(f"Segment: {name} holds a number that does not fit 32 bits; return token ids")
-        return found.astype(np.int32, copy=False)
+        if array.size and not -(1 << 31) <= int(array.min()) <= int(array.max()) < 1 << 31:
+            largest = max(int(array.max()), int(array.min()), key=abs)
+            raise DataError(f"Segment: {name} holds {largest}, which does not fit 32 bits; return token ids")
+        return array.astype(np.int32, copy=False)
     with np.errstate(over="ignore"):  # numbers that are too large become infinite, and are refused
-        return found.astype(np.float32, copy=False)
+        return array.astype(np.float32, copy=False)

@@ -75,9 +75,9 @@ class Chat:
         *,
         stop_token_ids: Sequence[int] = (),
     ) -> None:
-        given: Any = tokenizer
-        self._processor: Any = given if hasattr(given, "image_processor") else None
-        self.tokenizer: Any = given if self._processor is None else self._processor.tokenizer
+        untyped: Any = tokenizer
+        self._processor: Any = untyped if hasattr(untyped, "image_processor") else None
+        self.tokenizer: Any = untyped if self._processor is None else self._processor.tokenizer
         self._name = repr(self.tokenizer.name_or_path)
         template = getattr(tokenizer, "chat_template", None)
         self._template = ChatTemplate(self.tokenizer, template, chat_template_kwargs)
@@ -138,8 +138,8 @@ class Chat:
         options = {**self._options, **chat_template_kwargs}
         known = _json(options, "chat_template_kwargs")
         if known not in self._others:
-            whole = self._processor or self.tokenizer
-            self._others[known] = Chat(whole, options, stop_token_ids=self._more_stops)
+            tokenizer = self._processor or self.tokenizer
+            self._others[known] = Chat(tokenizer, options, stop_token_ids=self._more_stops)
         return self._others[known]
 
     def conversation(
@@ -179,8 +179,8 @@ class Chat:
         plain = [plain_message(message, f"{chat}, message {place}") for place, message in enumerate(messages)]
         self._check_images(plain, tools)
 
-        def encode(text: str, after: str, shown: slice) -> NDArray[np.int32]:
-            return self._tokens((text, self._encode(text, after)), messages[shown])
+        def encode(text: str, after: str, span: slice) -> NDArray[np.int32]:
+            return self._tokens((text, self._encode(text, after)), messages[span])
 
         return self._template.answers(plain, tools, chat=chat, encode=encode)
 
@@ -255,10 +255,10 @@ class Chat:
             if "batch_num_images" in getattr(self._processor.image_processor, "model_input_names", ()):
                 # Otherwise an image's tokens depend on how many images the messages show.
                 pictures = [[picture] for picture in pictures]
-            made = self._processor(text=[rendered], images=pictures, add_special_tokens=False)
+            inputs = self._processor(text=[rendered], images=pictures, add_special_tokens=False)
         except Exception as error:  # Pillow and processors raise many types
             raise UnsupportedError(f"Chat: the processor refuses the images ({error}); give others") from error
-        return np.asarray(made["input_ids"][0], dtype=np.int32)
+        return np.asarray(inputs["input_ids"][0], dtype=np.int32)
 
     def _prompt(self, messages: str, tools: str) -> tuple[str, NDArray[np.int32]]:
         conversation, schemas = json.loads(messages), json.loads(tools) if tools else None
@@ -288,10 +288,10 @@ class Chat:
         if tools and begin == self._in_order(marked, what).removesuffix(self._template.opening):
             self._refuse("shows no tools; describe them in a message")
         following: Message = {"role": self._observation_role, "content": RESULT}
-        whole = self._in_order([*marked, ANSWER, following], f"an observation after {what}", tools)
+        rendered = self._in_order([*marked, ANSWER, following], f"an observation after {what}", tools)
         alone = self._following([following], ANSWER)
         answer = ANSWER["content"]
-        if not (whole.startswith(begin) and self._template.after_answer(whole, answer) == alone):
+        if not (rendered.startswith(begin) and self._template.after_answer(rendered, answer) == alone):
             self._refuse(
                 f"renders {what} differently when the conversation continues; put all of it into one user message"
             )
@@ -361,17 +361,17 @@ class Chat:
         """Refuse a template that prints the parts of a message, or renders nothing for an image."""
 
         def rendered(*images: Message) -> str:
-            one = {**marked[number], "content": [{"type": "text", "text": "agentrl part"}, *images]}
-            return self._render([*marked[:number], one, *marked[number + 1 :]], tools)
+            message = {**marked[number], "content": [{"type": "text", "text": "agentrl part"}, *images]}
+            return self._render([*marked[:number], message, *marked[number + 1 :]], tools)
 
         role = marked[number]["role"]
         try:
-            parts, shown = rendered(), rendered(IMAGE)
+            parts, with_image = rendered(), rendered(IMAGE)
         except UnsupportedError as error:
             self._refuse(f"refuses parts in a message of role {role!r}: {error}; give it as a text", error)
-        if "'type'" in shown or "agentrl part" not in shown:
+        if "'type'" in with_image or "agentrl part" not in with_image:
             self._refuse(f"does not know parts in a message of role {role!r}; give it as a text")
-        if shown == parts:
+        if with_image == parts:
             self._refuse(f"shows no images in a message of role {role!r}; describe them in words")
 
     def _refuse(self, does: str, error: Exception | None = None) -> NoReturn:
@@ -404,9 +404,9 @@ def ends_of(tokenizer: Any, eos_token_id: int | Sequence[int] | None) -> tuple[i
 
     A config that was not written for the tokenizer has the default of its class, which may be any ordinary token.
     """
-    given = [eos_token_id] if isinstance(eos_token_id, int) else eos_token_id or ()
+    ids = [eos_token_id] if isinstance(eos_token_id, int) else eos_token_id or ()
     special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
-    return tuple(int(token) for token in given if token in special)
+    return tuple(int(token) for token in ids if token in special)
 
 
 def _configured(tokenizer: Any) -> tuple[int, ...]:

@@ -71,10 +71,10 @@ def plain_tools(tools: object, where: str) -> list[Message]:
         >>> plain_tools('[{"type": "function", "function": {"name": "add"}}]', "chat 0")
         [{'type': 'function', 'function': {'name': 'add'}}]
     """
-    found = from_json(tools) if isinstance(tools, str) and tools.strip() else tools
-    if not found:
+    parsed = from_json(tools) if isinstance(tools, str) and tools.strip() else tools
+    if not parsed:
         return []
-    schemas = [from_json(tool) for tool in found] if isinstance(found, (list, tuple)) else []
+    schemas = [from_json(tool) for tool in parsed] if isinstance(parsed, (list, tuple)) else []
     if not schemas or not all(isinstance(schema, Mapping) for schema in schemas):
         raise InvalidInputError(f"{where}: tools is {tools!r:.80}; give a list of the tools' JSON schemas")
     _check_encodable(schemas, f"{where}: tools")
@@ -96,8 +96,8 @@ def is_trained(message: Mapping[str, Any], where: str) -> bool:
         False
     """
     trained = True
-    given = {name: message[name] for name in (*_WEIGHTS, _DEMONSTRATION) if message.get(name) is not None}
-    for name, value in given.items():
+    flags = {name: message[name] for name in (*_WEIGHTS, _DEMONSTRATION) if message.get(name) is not None}
+    for name, value in flags.items():
         if not isinstance(value, (bool, int, float)):
             raise InvalidInputError(f"{where}: {name} is {value!r:.40}; give 0 or 1")
         if value not in (0, 1):
@@ -183,7 +183,7 @@ def _content(content: object, where: str) -> tuple[str | list[Message], list[str
         kind = "text" if isinstance(part, str) else part.get("type") if isinstance(part, Mapping) else None
         name = _TEXTS.get(str(kind)) or _THOUGHTS.get(str(kind))
         if name is None:
-            raise UnsupportedError(f"{where}: a part of type {kind!r} is no text; give texts alone")
+            raise UnsupportedError(f"{where}: a part of type {kind!r} is not a text; give texts only")
         text = part if isinstance(part, str) else part.get(name, part.get("text"))
         if text is None:  # an empty part of a file with one schema for all parts
             continue
@@ -204,24 +204,26 @@ def _answer(plain: Message, thoughts: Sequence[str], where: str) -> None:
     for text in texts:
         if not isinstance(text, str):
             raise InvalidInputError(f"{where}: its reasoning is {text!r:.80}; give a text")
-    found = list(dict.fromkeys(text for text in (*texts, "\n".join(thoughts)) if text))
-    if len(found) > 1:
-        raise InvalidInputError(f"{where} has two reasonings, {found[0]!r:.40} and {found[1]!r:.40}; give one")
-    if found:
-        plain |= dict.fromkeys(REASONING, found[0])
+    reasonings = list(dict.fromkeys(text for text in (*texts, "\n".join(thoughts)) if text))
+    if len(reasonings) > 1:
+        raise InvalidInputError(
+            f"{where} has two reasonings, {reasonings[0]!r:.40} and {reasonings[1]!r:.40}; give one"
+        )
+    if reasonings:
+        plain |= dict.fromkeys(REASONING, reasonings[0])
     refusal = plain.pop("refusal", None)
     if refusal and plain["content"] not in ("", refusal):
         raise UnsupportedError(f"{where} has a content and a refusal; give one of them")
     if refusal:
         plain["content"] = refusal
-    given = plain.pop("tool_calls", None) or []
+    calls = plain.pop("tool_calls", None) or []
     if plain.get("function_call"):
-        given = [*given, plain["function_call"]]
+        calls = [*calls, plain["function_call"]]
     plain.pop("function_call", None)
-    if not isinstance(given, (list, tuple)):
-        raise InvalidInputError(f"{where}: tool_calls is {given!r:.80}; give a list")
-    if given:
-        plain["tool_calls"] = [_call(call, f"{where}, call {place}") for place, call in enumerate(given)]
+    if not isinstance(calls, (list, tuple)):
+        raise InvalidInputError(f"{where}: tool_calls is {calls!r:.80}; give a list")
+    if calls:
+        plain["tool_calls"] = [_call(call, f"{where}, call {place}") for place, call in enumerate(calls)]
 
 
 def _call(call: object, where: str) -> Message:
@@ -236,18 +238,27 @@ def _call(call: object, where: str) -> Message:
     name = function if isinstance(function, str) else inner.get("name")
     if not isinstance(name, str) or not name:
         _refuse_call(call, where)
-    own = {key: value for key, value in call.items() if value and not (inner is call and key in ("name", "arguments"))}
-    named = {"name": name, "arguments": _arguments(call.get("arguments") if inner is call else inner.get("arguments"))}
-    return {**own, "type": "function", "function": named if inner is call else {**inner, **named}}
+    other_fields = {
+        key: value for key, value in call.items() if value and not (inner is call and key in ("name", "arguments"))
+    }
+    name_and_arguments = {
+        "name": name,
+        "arguments": _arguments(call.get("arguments") if inner is call else inner.get("arguments")),
+    }
+    return {
+        **other_fields,
+        "type": "function",
+        "function": name_and_arguments if inner is call else {**inner, **name_and_arguments},
+    }
 
 
 def _refuse_call(call: object, where: str) -> NoReturn:
     raise InvalidInputError(f'{where} is {call!r:.80}; give {{"function": {{"name": ..., "arguments": {{...}}}}}}')
 
 
-def _arguments(given: Any) -> Any:
+def _arguments(arguments: Any) -> Any:
     """Return the arguments of a call as an object; text that is not a JSON object is unchanged."""
-    if given is None or given == "":
+    if arguments is None or arguments == "":
         return {}
-    found = from_json(given)
-    return found if isinstance(found, Mapping) else given
+    parsed = from_json(arguments)
+    return parsed if isinstance(parsed, Mapping) else arguments

@@ -96,17 +96,17 @@ class ChatRenderer:
             UnsupportedError: the template refuses the messages, or renders neither tools nor a system message that
                 could describe them.
         """
-        given, schemas = list(messages), list(tools)
+        chat, schemas = list(messages), list(tools)
         if schemas and not self.shows_tools:
             if not self._shows_system():
                 raise UnsupportedError(self.error("shows no tools; describe them in a message"))
             if not self.renders_calls:
-                given = with_written_calls(given)
-            given, schemas = described(given, schemas, calls=not self.renders_calls), []
+                chat = with_written_calls(chat)
+            chat, schemas = described(chat, schemas, calls=not self.renders_calls), []
         try:
-            return self._rendered(given, schemas, open_turn=open_turn)
+            return self._rendered(chat, schemas, open_turn=open_turn)
         except _template_errors() as error:
-            raise UnsupportedError(self.error(f"refuses the messages: {error}")) from error
+            raise UnsupportedError(self.error(f"refuses the messages ({error}); correct them")) from error
 
     def tried(self, messages: Sequence[Message], tools: Tools = (), *, open_turn: bool = False) -> str:
         """Return a short test chat as text; empty if the template refuses it."""
@@ -137,14 +137,14 @@ class ChatRenderer:
 
     def _readable(self, messages: Sequence[Message]) -> list[Message]:
         """Return messages in the form that this template supports."""
-        given = [self._with_content(message) for message in self._with_known_roles(messages)]
+        readable = [self._with_content(message) for message in self._with_known_roles(messages)]
         if not self._text_arguments:
-            return given
+            return readable
         return [
             {**message, "tool_calls": [_with_text_arguments(call) for call in message["tool_calls"]]}
             if message.get("tool_calls")
             else message
-            for message in given
+            for message in readable
         ]
 
     def _with_content(self, message: Message) -> Message:
@@ -205,9 +205,9 @@ def checked_options(chat_template_kwargs: object) -> dict[str, Any]:
         raise InvalidInputError(
             f"chat_template_kwargs is {chat_template_kwargs!r:.80}; give options of the template by name"
         )
-    if own := _OWN_OPTIONS & chat_template_kwargs.keys():
+    if reserved := _OWN_OPTIONS & chat_template_kwargs.keys():
         raise InvalidInputError(
-            f"chat_template_kwargs has {min(own)!r}, which is not an option of the template; leave it out"
+            f"chat_template_kwargs has {min(reserved)!r}, which is not an option of the template; leave it out"
         )
     return dict(chat_template_kwargs)
 

@@ -150,8 +150,8 @@ class ChatTemplate:
         """Return an answer as the model writes it, without its end; empty if the template cannot render it."""
         try:
             opened = self.render([QUESTION], tools, open_turn=True)
-            whole = self.render([QUESTION, message], tools)
-            _, action = self._cut([QUESTION], message, tools, (opened, whole), "an answer")
+            rendered = self.render([QUESTION, message], tools)
+            _, action = self._cut([QUESTION], message, tools, (opened, rendered), "an answer")
         except UnsupportedError:
             return ""
         for end in (*reversed(self.ending), *self.ends):
@@ -183,8 +183,8 @@ class ChatTemplate:
         head = after[self._last_split(after) :]
         alone = self._chunks(head)
         together = self._chunks(head + text)
-        own = together[len(alone) :] if together[: len(alone)] == alone else self._chunks(text)
-        return np.asarray(own, dtype=np.int32)
+        ids = together[len(alone) :] if together[: len(alone)] == alone else self._chunks(text)
+        return np.asarray(ids, dtype=np.int32)
 
     def token(self, text: str) -> int:
         """Return the id of a token, given its text."""
@@ -198,8 +198,8 @@ class ChatTemplate:
         rest = rendered[rendered.rindex(marker) + len(marker) :]
         if self.ends_with_next:
             return rest
-        found = [rest.find(end) + len(end) for end in {*self.ends, self.end_in_history} if end in rest]
-        return rest[min(found, default=0) :]
+        ends = [rest.find(end) + len(end) for end in {*self.ends, self.end_in_history} if end in rest]
+        return rest[min(ends, default=0) :]
 
     def answer_before(self, following: Sequence[Message]) -> Message:
         """Return an answer with a test call for each tool message that follows; its last text is `VALUE`."""
@@ -207,8 +207,8 @@ class ChatTemplate:
         for message in following:
             if message["role"] != "tool":
                 break
-            own = {"id": message["tool_call_id"]} if "tool_call_id" in message else {}
-            calls.append({**call_of(message.get("name", NAME)), **own})
+            id_field = {"id": message["tool_call_id"]} if "tool_call_id" in message else {}
+            calls.append({**call_of(message.get("name", NAME)), **id_field})
         return {"role": "assistant", "content": "", "tool_calls": calls}
 
     def _history(self, messages: Sequence[Message], tools: Tools) -> RenderedHistory:
@@ -232,15 +232,15 @@ class ChatTemplate:
 
         See `answers` for those that are rendered after all previous messages, or after some of these.
         """
-        found: list[Answered] = []
-        text, tokens, seen = "", np.empty(0, np.int32), 0
+        answers: list[Answered] = []
+        text, tokens, first_new = "", np.empty(0, np.int32), 0
         markers = Markers(self._renderer.source)
         places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
         for number, place in enumerate(places):
-            own, following = messages[seen : place + 1], messages[place + 1 : place + 2]
+            new_messages, following = messages[first_new : place + 1], messages[place + 1 : place + 2]
             self._refuse_ends(messages[place], f"{chat}, message {place}")
-            kind = markers.kind_of(messages[max(seen - 1, 0) : place + 1], following, own)
-            turn = history.turn(kind, own)
+            kind = markers.kind_of(messages[max(first_new - 1, 0) : place + 1], following, new_messages)
+            turn = history.turn(kind, new_messages)
             is_last = place == places[-1]
             if (
                 turn is None
@@ -248,21 +248,21 @@ class ChatTemplate:
                 or not number & (number - 1)
                 or not self._renders_same(turn, messages, place, tools)
             ):
-                rendered = self._turn(messages[: place + 1], following, tools, (text, seen), chat)
+                rendered = self._turn(messages[: place + 1], following, tools, (text, first_new), chat)
                 if turn is None:
-                    history.add_turn(kind, own, rendered)
+                    history.add_turn(kind, new_messages, rendered)
                 elif turn != rendered:
                     raise _DiffersFromHistoryError
                 turn = rendered
             follows = bool(text) and turn.context.startswith(text)
             added, before = (turn.context[len(text) :], text) if follows else (turn.context, "")
-            shown = slice(seen if follows else 0, place)
-            read = self.encode(added, before) if encode is None else encode(added, before, shown)
-            read = np.concatenate([tokens, read]) if follows else read
+            span = slice(first_new if follows else 0, place)
+            context_tokens = self.encode(added, before) if encode is None else encode(added, before, span)
+            context_tokens = np.concatenate([tokens, context_tokens]) if follows else context_tokens
             action = self.encode(turn.action, after=turn.context)
-            found.append(Answered(place, read, action))
-            text, tokens, seen = turn.context + turn.action, np.concatenate([read, action]), place + 1
-        return found
+            answers.append(Answered(place, context_tokens, action))
+            text, tokens, first_new = turn.context + turn.action, np.concatenate([context_tokens, action]), place + 1
+        return answers
 
     def _renders_same(self, turn: RenderedTurn, messages: Sequence[Message], place: int, tools: Tools) -> bool:
         """Return whether an answer cut out of the history is rendered the same after only the messages around it."""
@@ -304,12 +304,12 @@ class ChatTemplate:
         `known` has the text up to the end of the previous answer, and the number of messages in it.
         """
         *before, message = messages
-        text, seen = known
+        text, first_new = known
         opened = self._of_chat(before, tools, chat, open_turn=True)
-        whole = self._of_chat(messages, tools, chat, open_turn=False)
-        first, start = (seen, len(text)) if text and opened.startswith(text) else (0, 0)
+        rendered = self._of_chat(messages, tools, chat, open_turn=False)
+        first, start = (first_new, len(text)) if text and opened.startswith(text) else (0, 0)
         self.check(before[first:], opened[start:].removesuffix(self.opening), first=first, chat=chat)
-        context, action = self._cut(before, message, tools, (opened, whole), f"{chat}, message {len(before)}")
+        context, action = self._cut(before, message, tools, (opened, rendered), f"{chat}, message {len(before)}")
         if self.ends_with_next:
             action += self._next_end(following, calls=bool(message.get("tool_calls")))
         return RenderedTurn(opened.removesuffix(self.opening), context, action)
@@ -321,11 +321,11 @@ class ChatTemplate:
 
         `texts` has the chat before the answer with the opening of its turn, and the chat that ends with the answer.
         """
-        opened, whole = texts
+        opened, rendered = texts
         context, start = opened, len(opened)
-        if not whole.startswith(opened):
+        if not rendered.startswith(opened):
             context, start = self._opened_otherwise(before, message, tools, texts, where)
-        turn = whole[start:]
+        turn = rendered[start:]
         begin, end, close = self._bounds(message, turn, where)
         gap = self.opening if self.opening and turn[:begin].startswith(self.opening) else ""
         if not _thinks(message):
@@ -344,9 +344,9 @@ class ChatTemplate:
         """Return the empty thought at the start of a turn whose own texts start at `begin`; empty if there is none."""
         if self._empty_thought is None:
             return ""
-        written, spaced = self._empty_thought
-        if turn.startswith(written):
-            return written
+        thought, spaced = self._empty_thought
+        if turn.startswith(thought):
+            return thought
         match = spaced.match(turn[:begin])
         return match[0] if match else ""
 
@@ -358,31 +358,31 @@ class ChatTemplate:
         Either the answer has another opening, without the thought that the template opens for the model; or it changes
         the rendering of earlier messages, such as in a template that drops earlier reasoning once there is an answer.
         """
-        opened, whole = texts
+        opened, rendered = texts
         history = _common_length(self._of_chat(before, tools, where, open_turn=False), opened) if before else 0
-        same = _common_length(opened, whole)
+        same = _common_length(opened, rendered)
         if same >= history:
             # A short text may also occur in the header.
             start = max(history, self._header(opened, same))
-            begin, _, _ = self._bounds(message, whole[start:], where)
-            gap = whole[start : start + begin]
+            begin, _, _ = self._bounds(message, rendered[start:], where)
+            gap = rendered[start : start + begin]
             plain = not gap[len(self._empty_thought_of(gap, len(gap))) :].strip()
             if start > history and (plain or message.get("tool_calls")):
-                return whole[:start], start
+                return rendered[:start], start
         elif history < len(opened):
             opening, probe = opened[history:], self._of_chat([*before, ANSWER], tools, where, open_turn=False)
-            place = whole[: _common_length(probe, whole)].rfind(opening)
-            begun = probe[place + len(opening) : max(probe.rfind(ANSWER["content"]), 0)]
-            begun = begun[len(self._empty_thought_of(begun, len(begun))) :]
+            place = rendered[: _common_length(probe, rendered)].rfind(opening)
+            header = probe[place + len(opening) : max(probe.rfind(ANSWER["content"]), 0)]
+            header = header[len(self._empty_thought_of(header, len(header))) :]
             # Otherwise the turn also contains an earlier answer.
-            if place >= 0 and begun.strip() in ("", self._header_of_answer):
+            if place >= 0 and header.strip() in ("", self._header_of_answer):
                 return opened, place + len(opening)
-        same = _common_length(opened, whole)
-        read, shown = opened[same:], whole[same:]
+        same = _common_length(opened, rendered)
+        old, new = opened[same:], rendered[same:]
         raise UnsupportedError(
             f"{where}: "
             + self._renderer.error(
-                f"changes the prompt of this answer once the answer follows: {read!r:.60} becomes {shown!r:.60}; take "
+                f"changes the prompt of this answer once the answer follows: {old!r:.60} becomes {new!r:.60}; take "
                 f"one that keeps the prompt, or end the chat before this message"
             )
         )
@@ -444,17 +444,17 @@ class ChatTemplate:
         while True:
             # The first match of a part of the text may begin within another token.
             begin = max(0, len(text) - size)
-            found = [match.start() for match in self._splits.finditer(text, begin)]
-            if begin == 0 or len(found) > 1:
-                return found[-1] if found else 0
+            splits = [match.start() for match in self._splits.finditer(text, begin)]
+            if begin == 0 or len(splits) > 1:
+                return splits[-1] if splits else 0
             size *= 4
 
     def _known_ends(self, last: str) -> tuple[list[str], str]:
         """Return the special tokens after an answer, and its end token in history; without any, set `_next_ends`."""
         tail = last.partition(ANSWER["content"])[2]
         middle = self._renderer.tried([QUESTION, ANSWER, _NEXT]).partition(ANSWER["content"])[2]
-        own = self._run(tail) or self._special.findall(tail)[:1]
-        if not own:
+        at_end = self._run(tail) or self._special.findall(tail)[:1]
+        if not at_end:
             called: Message = {"role": "assistant", "content": "", "tool_calls": [call_of(NAME)]}
             for role in ("user", "tool"):
                 end = self._end_before(ANSWER, role) or self._end_before(called, role)
@@ -465,10 +465,10 @@ class ChatTemplate:
                 raise UnsupportedError(f"Chat: {self._renderer.error(error)}")
             end = next(iter(self._next_ends.values()))
             return [end], end
-        in_history = self._run(middle.partition(_NEXT["content"])[0]) or own
-        pairs = enumerate(zip(own, in_history, strict=False))
-        same = next((place for place, (one, other) in pairs if one != other), min(len(own), len(in_history)))
-        return (own[:same], own[same - 1]) if same else (own[:1], in_history[0])
+        in_history = self._run(middle.partition(_NEXT["content"])[0]) or at_end
+        pairs = enumerate(zip(at_end, in_history, strict=False))
+        same = next((place for place, (one, other) in pairs if one != other), min(len(at_end), len(in_history)))
+        return (at_end[:same], at_end[same - 1]) if same else (at_end[:1], in_history[0])
 
     def _end_before(self, answer: Message, role: str) -> str:
         """Return the special token with which a message of a role begins after an answer; empty if there is none."""
@@ -512,17 +512,19 @@ class ChatTemplate:
         if not self._renderer.renders_calls or self.ends_with_next:
             return []
         rendered = self.render([QUESTION, self.answer_before([{"role": "tool"}])])
-        found = self._special.findall(rendered[max(rendered.rfind(NAME), rendered.rfind(VALUE)) :])
-        return [] if not found or {self.end, self.end_in_history} & set(found) else [found[-1]]
+        special_tokens = self._special.findall(rendered[max(rendered.rfind(NAME), rendered.rfind(VALUE)) :])
+        return (
+            [] if not special_tokens or {self.end, self.end_in_history} & set(special_tokens) else [special_tokens[-1]]
+        )
 
     def _run(self, text: str) -> list[str]:
         """Return the special tokens with which a text begins."""
-        found: list[str] = []
+        special_tokens: list[str] = []
         place = len(text) - len(text.lstrip())
         while match := self._special.match(text, place):
-            found.append(match[0])
+            special_tokens.append(match[0])
             place = match.end()
-        return found
+        return special_tokens
 
 
 def _last(messages: Sequence[Message], role: str) -> int:
@@ -550,10 +552,10 @@ def _patterns(tokenizer: Any) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Return patterns of all special tokens, and of those at which a text can be cut before tokenisation."""
     added = list(tokenizer.added_tokens_decoder.values())
     special = {str(token) for token in added} | set(tokenizer.all_special_tokens)
-    apart = {str(token) for token in added if not (token.lstrip or token.normalized or token.single_word)}
+    separable = {str(token) for token in added if not (token.lstrip or token.normalized or token.single_word)}
 
     def pattern(tokens: set[str]) -> re.Pattern[str]:
         longest = sorted(tokens, key=lambda token: (-len(token), token))
         return re.compile("|".join(map(re.escape, longest)) or r"(?!)")
 
-    return pattern(special), pattern(apart)
+    return pattern(special), pattern(separable)

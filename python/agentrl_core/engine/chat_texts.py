@@ -35,10 +35,12 @@ class Claims:
         The piece may occur unchanged, without surrounding spaces, or escaped as JSON. A blank text is always found.
         """
         # The earliest occurrence counts: a text that the template trims may occur untrimmed in a later message.
-        found = [(at, -len(form)) for form in dict.fromkeys(_forms(piece)) if (at := self._free(form, floor)) >= 0]
-        if not found:
+        occurrences = [
+            (at, -len(form)) for form in dict.fromkeys(_forms(piece)) if (at := self._free(form, floor)) >= 0
+        ]
+        if not occurrences:
             return isinstance(piece, str) and not piece.strip()
-        at, length = min(found)
+        at, length = min(occurrences)
         self.last = at - length
         self.begin = min(self.begin, at) if self._spans else at
         self.end = max(self.end, self.last)
@@ -54,10 +56,10 @@ class Claims:
         while at >= 0 and at < self.end:
             # Claims do not overlap: only the last one that begins before the end of the piece can overlap it.
             number = bisect_right(self._spans, (at + len(form), 0)) - 1
-            taken = self._spans[number][1] if number >= 0 else 0
-            if taken <= at:
+            claimed_end = self._spans[number][1] if number >= 0 else 0
+            if claimed_end <= at:
                 break
-            at = self._text.find(form, taken)
+            at = self._text.find(form, claimed_end)
         return at
 
 
@@ -69,8 +71,8 @@ def missing_of_history(message: Mapping[str, Any], claims: Claims) -> str | None
     """
     is_answer, start = message["role"] == "assistant", claims.last
     for text in texts_of(message["content"]):
-        kept = split_thought(text)[1] if is_answer else text
-        if not claims.take_on(kept) and not (is_answer and message.get("tool_calls")):
+        plain_text = split_thought(text)[1] if is_answer else text
+        if not claims.take_on(plain_text) and not (is_answer and message.get("tool_calls")):
             return f"the content {text!r:.60}"
     return _missing_calls(message, claims, start, anywhere=True)
 
@@ -79,8 +81,8 @@ def missing_of_answer(message: Mapping[str, Any], claims: Claims) -> str | None:
     """Return the part that a rendered answer lacks: content, reasoning, a call's name or argument; None: nothing."""
     texts = [("the reasoning", message.get(REASONING[0], ""))]
     for text in texts_of(message["content"]):
-        thought, kept = split_thought(text)
-        texts += [("the reasoning", thought), ("the content", kept)]
+        thought, plain_text = split_thought(text)
+        texts += [("the reasoning", thought), ("the content", plain_text)]
     for kind, text in _longest_first(texts):
         if not claims.take(text):
             return f"{kind} {text!r:.60}"
@@ -119,9 +121,9 @@ def _forms(piece: object) -> Iterator[str]:
         yield json.dumps(piece, default=str)
         yield str(piece)
         return
-    bare = piece.strip()
-    if bare:
+    stripped = piece.strip()
+    if stripped:
         yield piece
-        yield bare
-        yield json.dumps(bare, ensure_ascii=False)[1:-1]
-        yield json.dumps(bare)[1:-1]
+        yield stripped
+        yield json.dumps(stripped, ensure_ascii=False)[1:-1]
+        yield json.dumps(stripped)[1:-1]

@@ -94,19 +94,19 @@ def _write_config(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase) 
 def _write_files(folder: Path, weights: Iterable[tuple[str, Tensor]]) -> None:
     from safetensors.torch import save_file
 
-    held: dict[str, Tensor] = {}
+    pending: dict[str, Tensor] = {}
     place: dict[str, int] = {}
     size, total, files = 0, 0, 0
 
     def write() -> None:
-        nonlocal held, size, files
-        save_file(held, folder / f"{files}.part", metadata={"format": "pt"})
-        held, size, files = {}, 0, files + 1
+        nonlocal pending, size, files
+        save_file(pending, folder / f"{files}.part", metadata={"format": "pt"})
+        pending, size, files = {}, 0, files + 1
 
     for name, weight in weights:
-        if held and size + weight.nbytes > FILE_BYTES:
+        if pending and size + weight.nbytes > FILE_BYTES:
             write()
-        held[name] = weight.contiguous().cpu()
+        pending[name] = weight.contiguous().cpu()
         place[name] = files
         size, total = size + weight.nbytes, total + weight.nbytes
     write()

@@ -130,11 +130,11 @@ class KVCache(Cache):
         if count == 0:
             self._keys, self._values = [], []
         elif len(holes):
-            to, source = torch.from_numpy(holes).to(self._device), torch.from_numpy(movers).to(self._device)
+            target, source = torch.from_numpy(holes).to(self._device), torch.from_numpy(movers).to(self._device)
             longest = int(self.lengths[movers].max())
             for store in (self._keys, self._values):
                 for layer in store:
-                    layer[to, :, :longest] = layer[source, :, :longest]
+                    layer[target, :, :longest] = layer[source, :, :longest]
         self.lengths = self.lengths[order]
         self._set_rows()
         return order
@@ -166,7 +166,7 @@ class KVCache(Cache):
         mask = _masks(self._windows, positions, self._longest, self._model.dtype, blocks)
         if shift.any():
             positions = positions + torch.from_numpy(shift).to(self._device)[:, None]
-        given: dict[str, Any] = {"position_ids": positions, self._argument: self, **shown}
+        arguments: dict[str, Any] = {"position_ids": positions, self._argument: self, **shown}
         traced: AbstractContextManager[list[torch.Tensor]] = nullcontext([])
         if self._routes is not None:
             traced = self._routes.forward()
@@ -174,7 +174,7 @@ class KVCache(Cache):
         if ids.numel() >= self._fast_from:
             fast = fast_linear_layers(self._model, ids.numel())
         with _grouped_attention(self._model), fast, traced as experts:
-            outputs = run(ids, attention_mask=mask, use_cache=True, **given)
+            outputs = run(ids, attention_mask=mask, use_cache=True, **arguments)
         if self._routes is not None:
             layers = self._model.config.get_text_config().num_hidden_layers
             self.update(*self._routes.layer(experts, len(self.lengths)), layers)
@@ -215,11 +215,11 @@ class KVCache(Cache):
         room = self._keys[0].shape  # that of all layers
         if rows <= room[0] and positions <= room[2]:
             return
-        more = room[0] if rows <= room[0] else max(rows, int(_MORE_ROWS * room[0]))
-        longer = room[2] if positions <= room[2] else positions + _GROWTH
+        new_rows = room[0] if rows <= room[0] else max(rows, int(_MORE_ROWS * room[0]))
+        new_positions = room[2] if positions <= room[2] else positions + _GROWTH
         for store in (self._keys, self._values):
             for layer, old in enumerate(store):
-                store[layer] = _room(old, more, longer)
+                store[layer] = _room(old, new_rows, new_positions)
                 store[layer][:filled, :, : room[2]] = old[:filled]
 
     def _set_rows(self) -> None:
@@ -269,8 +269,8 @@ def _grouped_attention(model: nn.Module) -> Iterator[None]:
 
     The choice is a field of the model's config, so the model must not run elsewhere meanwhile.
     """
-    whole: Any = model.config
-    config = whole.get_text_config()
+    outer_config: Any = model.config
+    config = outer_config.get_text_config()
     if config._attn_implementation != "sdpa":  # noqa: SLF001 - the library's own switch, in no public name
         yield
         return
@@ -374,23 +374,23 @@ class Decoder:
                 self._make_room(len(rows), 2 * self.steps.shape[1])
             numbers = np.empty(len(rows))
             for count in np.unique(rows["drawn"]).tolist():  # rows that started together have the same count
-                some = rows["drawn"] == count
-                numbers[some] = _core.rng.uniform(rows["seed"][some], count)
+                subset = rows["drawn"] == count
+                numbers[subset] = _core.rng.uniform(rows["seed"][subset], count)
             uniform = torch.from_numpy(numbers).to(logits.device)
             ended: NDArray[np.bool_] = rows["drawn"] + 1 == rows["limit"]
             self._token = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
-            for kind, some in zip(kinds, members, strict=True):
+            for kind, subset in zip(kinds, members, strict=True):
                 sampling = self._samplings[kind]
                 if len(kinds) == 1:
-                    drawn = sample_tokens(logits, uniform, sampling)
-                    self._token = drawn.token
+                    sampled = sample_tokens(logits, uniform, sampling)
+                    self._token = sampled.token
                 else:
-                    place = torch.from_numpy(some).to(logits.device)
-                    drawn = sample_tokens(logits[place], uniform[place], sampling)
-                    self._token[place] = drawn.token
-                tokens = self._write(some, drawn)
+                    place = torch.from_numpy(subset).to(logits.device)
+                    sampled = sample_tokens(logits[place], uniform[place], sampling)
+                    self._token[place] = sampled.token
+                tokens = self._write(subset, sampled)
                 if sampling.stop_token_ids:
-                    ended[some] |= (tokens[:, None] == sampling.stop_token_ids).any(axis=1)
+                    ended[subset] |= (tokens[:, None] == sampling.stop_token_ids).any(axis=1)
             rows["drawn"] += 1
             if continues is None or ended.any() or not continues():
                 return ended
@@ -416,15 +416,15 @@ class Decoder:
         self.top = [self.top[row] for row in order]
         return order
 
-    def _write(self, rows: NDArray[np.int64], drawn: SampledTokens) -> NDArray[np.int64]:
+    def _write(self, rows: NDArray[np.int64], sampled: SampledTokens) -> NDArray[np.int64]:
         """Store the sampled results of some rows; return the tokens."""
         place = (rows, self.rows["drawn"][rows])
-        tokens: NDArray[np.int64] = drawn.token.cpu().numpy()
+        tokens: NDArray[np.int64] = sampled.token.cpu().numpy()
         self.steps["token"][place] = tokens
-        self.steps["logprob"][place] = drawn.logprob.float().cpu().numpy()
-        self.steps["entropy"][place] = drawn.entropy.float().cpu().numpy()
-        if drawn.top is not None:
-            ids, logprobs = drawn.top[0].int().cpu().numpy(), drawn.top[1].float().cpu().numpy()
+        self.steps["logprob"][place] = sampled.logprob.float().cpu().numpy()
+        self.steps["entropy"][place] = sampled.entropy.float().cpu().numpy()
+        if sampled.top is not None:
+            ids, logprobs = sampled.top[0].int().cpu().numpy(), sampled.top[1].float().cpu().numpy()
             for index, row in enumerate(rows.tolist()):
                 self.top[row].append((ids[index], logprobs[index]))
         return tokens
@@ -434,8 +434,8 @@ class Decoder:
         steps = self.steps
         if rows <= len(steps) and room == steps.shape[1]:
             return
-        more = len(steps) if rows <= len(steps) else max(rows, len(steps) * 3 // 2)
-        self.steps = np.empty((more, room), steps.dtype)
+        new_rows = len(steps) if rows <= len(steps) else max(rows, len(steps) * 3 // 2)
+        self.steps = np.empty((new_rows, room), steps.dtype)
         self.steps[: len(steps), : steps.shape[1]] = steps
 
 

@@ -125,7 +125,7 @@ class EngineImages:
 
     def shifts(self, prompts: Iterable[NDArray[np.int32]]) -> NDArray[np.int64]:
         """Return for each coded prompt the offset that its images add to the positions of the tokens after them."""
-        return np.array([sum(shown.shift for shown in self._in(prompt)) for prompt in prompts], np.int64)
+        return np.array([sum(group.shift for group in self._in(prompt)) for prompt in prompts], np.int64)
 
     def arguments(
         self,
@@ -142,27 +142,29 @@ class EngineImages:
             starts: position of the first token of each part.
             pictures: images of the parts, by their SHA-256.
         """
-        of_row = [[image for shown in self._in(part) for image in shown.images] for part in parts]
+        of_row = [[image for group in self._in(part) for image in group.images] for part in parts]
         order = list(dict.fromkeys(image for row in of_row for image in row))
         if not order:
             return {}
         ids.masked_fill_(ids < 0, self._token)
-        found = self._of(order, pictures)
+        image_features = self._of(order, pictures)
         lengths = torch.tensor([len(part) for part in parts], device=ids.device)
         place = {image: index for index, image in enumerate(order)}
-        made = arguments(
+        model_arguments = arguments(
             self._model,
-            _joined([found[image] for image in order]),
+            _joined([image_features[image] for image in order]),
             ids,
             torch.arange(ids.shape[1], device=ids.device) < lengths[:, None],
             [[place[image] for image in row] for row in of_row],
         )
         if self._rope is not None:
             positions, _ = self._rope(
-                ids, mm_token_type_ids=made["mm_token_type_ids"], image_grid_thw=made["image_grid_thw"]
+                ids,
+                mm_token_type_ids=model_arguments["mm_token_type_ids"],
+                image_grid_thw=model_arguments["image_grid_thw"],
             )
-            made["position_ids"] = positions + torch.from_numpy(starts).to(ids.device)[:, None]
-        return made
+            model_arguments["position_ids"] = positions + torch.from_numpy(starts).to(ids.device)[:, None]
+        return model_arguments
 
     def blocks(self, ids: torch.Tensor) -> torch.Tensor | None:
         """Return the number of each token's image, from 1, or 0 outside images.
@@ -224,53 +226,56 @@ class EngineImages:
     def _in(self, part: NDArray[np.int32]) -> list[_Shown]:
         """Return the groups of adjacent images in a part of a coded prompt, in order."""
         codes = part[part < 0]
-        shown: list[_Shown] = []
+        groups: list[_Shown] = []
         at = 0
         while at < len(codes):
-            shown.append(self._shown[_FIRST_CODE - int(codes[at])])
-            at += shown[-1].tokens
-        return shown
+            groups.append(self._shown[_FIRST_CODE - int(codes[at])])
+            at += groups[-1].tokens
+        return groups
 
-    def _of(self, wanted: Sequence[bytes], pictures: Mapping[bytes, Image]) -> dict[bytes, ImageFeatures]:
+    def _of(self, images: Sequence[bytes], pictures: Mapping[bytes, Image]) -> dict[bytes, ImageFeatures]:
         """Return the features of images, and compute missing ones."""
-        found = {image: self._features[image] for image in wanted if image in self._features}
-        missing = [image for image in wanted if image not in found]
+        image_features = {image: self._features[image] for image in images if image in self._features}
+        missing = [image for image in images if image not in image_features]
         for first in range(0, len(missing), self._most):
-            some = missing[first : first + self._most]
-            made = features(self._model, [self._inputs.of(pictures[image]) for image in some])
-            for place, image in enumerate(some):
-                found[image] = self._features[image] = _one(made, place)
-                self._bytes += _bytes(found[image])
-                self._tokens[image] = made.tokens(place)
-                if made.grids is not None:
-                    self._grids[image] = made.grids[place]
-        for image in wanted:
+            chunk = missing[first : first + self._most]
+            computed = features(self._model, [self._inputs.of(pictures[image]) for image in chunk])
+            for place, image in enumerate(chunk):
+                image_features[image] = self._features[image] = _one(computed, place)
+                self._bytes += _bytes(image_features[image])
+                self._tokens[image] = computed.tokens(place)
+                if computed.grids is not None:
+                    self._grids[image] = computed.grids[place]
+        for image in images:
             self._features.move_to_end(image)
         while self._bytes > _MOST_BYTES:
             self._bytes -= _bytes(self._features.popitem(last=False)[1])
-        return found
+        return image_features
 
 
-def _one(found: ImageFeatures, place: int) -> ImageFeatures:
+def _one(computed: ImageFeatures, place: int) -> ImageFeatures:
     """Return the features of one image, copied so that they share no memory with those of other images."""
     return replace(
-        found,
-        pooled=(found.pooled[place].clone(),),
-        deepstack=tuple((layer[place].clone(),) for layer in found.deepstack),
-        grids=None if found.grids is None else (found.grids[place],),
+        computed,
+        pooled=(computed.pooled[place].clone(),),
+        deepstack=tuple((layer[place].clone(),) for layer in computed.deepstack),
+        grids=None if computed.grids is None else (computed.grids[place],),
     )
 
 
-def _joined(each: Sequence[ImageFeatures]) -> ImageFeatures:
+def _joined(per_image: Sequence[ImageFeatures]) -> ImageFeatures:
     return replace(
-        each[0],
-        pooled=tuple(one.pooled[0] for one in each),
+        per_image[0],
+        pooled=tuple(image_features.pooled[0] for image_features in per_image),
         deepstack=tuple(
-            tuple(layer[0] for layer in layers) for layers in zip(*(one.deepstack for one in each), strict=True)
+            tuple(layer[0] for layer in layers)
+            for layers in zip(*(image_features.deepstack for image_features in per_image), strict=True)
         ),
-        grids=None if each[0].grids is None else tuple(one.grids[0] for one in each if one.grids is not None),
+        grids=None
+        if per_image[0].grids is None
+        else tuple(image_features.grids[0] for image_features in per_image if image_features.grids is not None),
     )
 
 
-def _bytes(one: ImageFeatures) -> int:
-    return sum(each.nbytes for each in (one.pooled[0], *(layer[0] for layer in one.deepstack)))
+def _bytes(image_features: ImageFeatures) -> int:
+    return sum(each.nbytes for each in (image_features.pooled[0], *(layer[0] for layer in image_features.deepstack)))

@@ -1,4 +1,4 @@
-"""Route all requests of a group to the same engine."""
+"""Route the requests of a group to the same engine while it is available."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _MOST_GROUPS = 65_536
 class GroupHomes(Generic[Member]):
     """Routes the requests of a group to one engine, whose prefix cache has their common prefix.
 
-    A group's first request goes to the engine with the least load.
+    A group's first request goes to the engine with the least load. The group moves to another engine if its own is
+    unavailable or rests, or if 65 536 other groups were routed since.
     """
 
     def __init__(self) -> None:

@@ -48,41 +48,41 @@ def _thought(template: ChatTemplate, before: str, calls: CallForm | None) -> tup
 
 def _call_form(template: ChatTemplate) -> CallForm | None:
     """Return the form in which the template writes tool calls; None if the form is unknown."""
-    one = _written(template, {_FIRST: _TEXT, _SECOND: _NUMBER})
-    two = _written(template, {_FIRST: _TEXT}, {_FIRST: _TEXT})
-    place = one.find(_FIRST)
+    one_call = _written(template, {_FIRST: _TEXT, _SECOND: _NUMBER})
+    two_calls = _written(template, {_FIRST: _TEXT}, {_FIRST: _TEXT})
+    place = one_call.find(_FIRST)
     if place < 0:
         return None
-    return _as_object(one, two) or _as_json(one, two) or _as_pairs(template, one, two)
+    return _as_object(one_call, two_calls) or _as_json(one_call, two_calls) or _as_pairs(template, one_call, two_calls)
 
 
 def _written(template: ChatTemplate, *arguments: dict[str, Any], **more: str) -> str:
     """Return an answer with calls of these arguments as the model writes it; empty if the template refuses it."""
     calls: list[Message] = [
-        {"id": own, "type": "function", "function": {"name": name, "arguments": given}}
-        for own, name, given in zip(_IDS, (NAME, _OTHER), arguments, strict=False)
+        {"id": call_id, "type": "function", "function": {"name": name, "arguments": call_arguments}}
+        for call_id, name, call_arguments in zip(_IDS, (NAME, _OTHER), arguments, strict=False)
     ]
     return template.written({"role": "assistant", "content": "", "tool_calls": calls, **more})
 
 
-def _as_object(one: str, two: str) -> CallForm | None:
+def _as_object(one_call: str, two_calls: str) -> CallForm | None:
     """Return the form of calls that are each one JSON object with name and arguments; None if they are not."""
-    found = _object_around(one, one.find(NAME), 0)
+    found = _object_around(one_call, one_call.find(NAME), 0)
     if found is None:
         return None
     begin, end, value = found
-    keys = [next((key for key, inner in value.items() if inner == wanted), "") for wanted in _parts(value)]
+    keys = [next((key for key, inner in value.items() if inner == part), "") for part in _parts(value)]
     between = ""
-    if (first := _object_around(two, two.find(NAME), 0)) and (
-        second := _object_around(two, two.find(_OTHER), first[1])
+    if (first := _object_around(two_calls, two_calls.find(NAME), 0)) and (
+        second := _object_around(two_calls, two_calls.find(_OTHER), first[1])
     ):
-        between = two[first[1] : second[0]]
-    return CallForm("object", _wild(one[:begin]), _wild(between), _wild(one[end:]), (keys[0], keys[1]))
+        between = two_calls[first[1] : second[0]]
+    return CallForm("object", _wild(one_call[:begin]), _wild(between), _wild(one_call[end:]), (keys[0], keys[1]))
 
 
 def _parts(value: dict[str, Any]) -> tuple[object, object]:
-    given: dict[str, Any] = {_FIRST: _TEXT, _SECOND: _NUMBER}
-    return NAME, given if given in value.values() else {}
+    both_arguments: dict[str, Any] = {_FIRST: _TEXT, _SECOND: _NUMBER}
+    return NAME, both_arguments if both_arguments in value.values() else {}
 
 
 def _object_around(text: str, name: int, start: int) -> tuple[int, int, dict[str, Any]] | None:
@@ -99,17 +99,17 @@ def _object_around(text: str, name: int, start: int) -> tuple[int, int, dict[str
     return None
 
 
-def _as_json(one: str, two: str) -> CallForm | None:
+def _as_json(one_call: str, two_calls: str) -> CallForm | None:
     """Return the form of calls whose arguments are JSON after the name; None if they are not."""
-    spans = _named_json(one, NAME, 0)
+    spans = _named_json(one_call, NAME, 0)
     if spans is None:
         return None
     name, begin, end = spans
     between = ""
-    if (first := _named_json(two, NAME, 0)) and (second := _named_json(two, _OTHER, first[2])):
-        between = two[first[2] : second[0]]
-    after = _wild(one[name + len(NAME) : begin])
-    return CallForm("json", _wild(one[:name]), _wild(between), _wild(one[end:]), after_name=after)
+    if (first := _named_json(two_calls, NAME, 0)) and (second := _named_json(two_calls, _OTHER, first[2])):
+        between = two_calls[first[2] : second[0]]
+    after = _wild(one_call[name + len(NAME) : begin])
+    return CallForm("json", _wild(one_call[:name]), _wild(between), _wild(one_call[end:]), after_name=after)
 
 
 def _named_json(text: str, name: str, start: int) -> tuple[int, int, int] | None:
@@ -124,31 +124,31 @@ def _named_json(text: str, name: str, start: int) -> tuple[int, int, int] | None
     return place, begin, end
 
 
-def _as_pairs(template: ChatTemplate, one: str, two: str) -> CallForm | None:
+def _as_pairs(template: ChatTemplate, one_call: str, two_calls: str) -> CallForm | None:
     """Return the form of calls that write names and values of arguments one by one; None if they do not."""
     order = [_FIRST, _TEXT, _SECOND, str(_NUMBER)]
-    places = [one.find(piece) for piece in order]
-    name = one.rfind(NAME, 0, max(places[0], 0))
+    places = [one_call.find(piece) for piece in order]
+    name = one_call.rfind(NAME, 0, max(places[0], 0))
     if name < 0 or sorted(places) != places or places[0] < 0:
         return None
     ends = [place + len(piece) for place, piece in zip(places, order, strict=True)]
-    after_number = one[ends[2] : places[3]]  # between a name and a value that is not a text
-    quote = one[ends[0] : places[1]].removeprefix(after_number)
+    after_number = one_call[ends[2] : places[3]]  # between a name and a value that is not a text
+    quote = one_call[ends[0] : places[1]].removeprefix(after_number)
     between = ""
-    first, other = two.find(_TEXT), two.rfind(_OTHER, 0, max(two.rfind(_FIRST), 0))
+    first, other = two_calls.find(_TEXT), two_calls.rfind(_OTHER, 0, max(two_calls.rfind(_FIRST), 0))
     if 0 <= first < other:
-        between = two[first + len(_TEXT) : other].removeprefix(quote)
-    bare, pair = _written(template, {}), _written(template, {}, {})
-    empty = bare[bare.rfind(NAME) + len(NAME) :] if NAME in bare else ""
+        between = two_calls[first + len(_TEXT) : other].removeprefix(quote)
+    single, pair = _written(template, {}), _written(template, {}, {})
+    empty = single[single.rfind(NAME) + len(NAME) :] if NAME in single else ""
     empty_between = pair[pair.rfind(NAME) + len(NAME) : pair.find(_OTHER)] if _OTHER in pair else ""
     return CallForm(
         "pairs",
-        _wild(one[:name]),
+        _wild(one_call[:name]),
         _wild(between),
-        _wild(one[ends[3] :]),
-        after_name=_wild(one[name + len(NAME) : places[0]]),
+        _wild(one_call[ends[3] :]),
+        after_name=_wild(one_call[name + len(NAME) : places[0]]),
         after_key=after_number,
-        next_key=one[ends[1] : places[2]].removeprefix(quote),
+        next_key=one_call[ends[1] : places[2]].removeprefix(quote),
         quote=quote,
         no_arguments=(_wild(empty_between), _wild(empty)),
     )
@@ -156,6 +156,6 @@ def _as_pairs(template: ChatTemplate, one: str, two: str) -> CallForm | None:
 
 def _wild(piece: str) -> str:
     """Return a piece of a form with wildcards for the names and ids of calls."""
-    for own in _IDS:
-        piece = piece.replace(own, ANY_ID)
+    for call_id in _IDS:
+        piece = piece.replace(call_id, ANY_ID)
     return piece.replace(_OTHER, ANY_NAME).replace(NAME, ANY_NAME)

@@ -137,12 +137,12 @@ def check_logprobs(
     all_requests = [*requests, *turns, *third]
     segments = [*first, *second, *generate_all(engine, third)]
     sampling = requests[0].sampling
-    seen = [_ScoredSegment(model, request, segment) for request, segment in zip(all_requests, segments, strict=True)]
-    differences = [one.differences(sampling) for one in seen]
+    scored = [_ScoredSegment(model, request, segment) for request, segment in zip(all_requests, segments, strict=True)]
+    differences = [one.differences(sampling) for one in scored]
     every = np.concatenate(differences)
     index = int(np.argmax([one.max() for one in differences]))
     token = int(differences[index].argmax())
-    cause, message = _cause(seen, differences, sampling, version, tolerance)
+    cause, message = _cause(scored, differences, sampling, version, tolerance)
     cached = [segment.cached_tokens for segment in segments]
     return LogprobCheck(
         sampling=sampling,
@@ -172,9 +172,9 @@ class _ScoredSegment:
 
     def differences(self, sampling: Sampling) -> NDArray[np.float64]:
         """Return d_t of each token, if the model's logits are processed with this sampling."""
-        chosen = processed_logprobs(self.logits, sampling).gather(-1, self.tokens[:, None])[:, 0]
-        apart: NDArray[np.float64] = np.abs(chosen.double().cpu().numpy() - self.segment.logprobs)
-        return np.minimum(np.nan_to_num(apart, nan=np.inf), 1e9)  # a token that should never have been drawn
+        logprobs = processed_logprobs(self.logits, sampling).gather(-1, self.tokens[:, None])[:, 0]
+        differences: NDArray[np.float64] = np.abs(logprobs.double().cpu().numpy() - self.segment.logprobs)
+        return np.minimum(np.nan_to_num(differences, nan=np.inf), 1e9)  # a token that should never have been drawn
 
 
 def context_tokens(engine: Engine, model: PreTrainedModel) -> int | None:
@@ -199,13 +199,13 @@ def _next_turn(request: Request, segment: Segment, observed: int = _OBSERVED) ->
 
 
 def _cause(
-    seen: list[_ScoredSegment],
+    scored: list[_ScoredSegment],
     differences: list[NDArray[np.float64]],
     sampling: Sampling,
     version: int | None,
     tolerance: float,
 ) -> tuple[Cause, str]:
-    versions = sorted({one.segment.policy_version for one in seen})
+    versions = sorted({one.segment.policy_version for one in scored})
     if version is not None and versions != [version]:
         return "version", (
             f"the engine samples from weights of version {', '.join(map(str, versions))}, and the model's are of "
@@ -215,13 +215,13 @@ def _cause(
     if every.max() <= tolerance:
         return "none", "engine and model agree"
     plain = Sampling(max_tokens=sampling.max_tokens)
-    if replace(sampling, temperature=1.0, top_p=1.0, top_k=0) != sampling and _largest(seen, plain) <= tolerance:
+    if replace(sampling, temperature=1.0, top_p=1.0, top_k=0) != sampling and _largest(scored, plain) <= tolerance:
         return "mode", (
             "the engine reports log-probabilities before temperature, top_k and top_p; have it report those of the "
             "distribution sampled from (vLLM: logprobs_mode=processed_logprobs)"
         )
-    temperature = _fitted(seen, sampling)
-    if _largest(seen, replace(sampling, temperature=temperature)) <= tolerance:
+    temperature = _fitted(scored, sampling)
+    if _largest(scored, replace(sampling, temperature=temperature)) <= tolerance:
         return "temperature", (
             f"the engine samples at temperature {temperature:.4g}, not {sampling.temperature:g}; look at its defaults "
             f"and limits"
@@ -234,7 +234,7 @@ def _cause(
     if np.mean([one[0] <= tolerance for one in differences]) >= _BEGIN_WELL:
         positions = [
             of.begin + int((one > tolerance).argmax())
-            for of, one in zip(seen, differences, strict=True)
+            for of, one in zip(scored, differences, strict=True)
             if one.max() > tolerance
         ]
         return "position", (
@@ -247,16 +247,16 @@ def _cause(
     )
 
 
-def _largest(seen: list[_ScoredSegment], sampling: Sampling) -> float:
-    return max(float(one.differences(sampling).max()) for one in seen)
+def _largest(scored: list[_ScoredSegment], sampling: Sampling) -> float:
+    return max(float(segment.differences(sampling).max()) for segment in scored)
 
 
-def _fitted(seen: list[_ScoredSegment], sampling: Sampling) -> float:
+def _fitted(scored: list[_ScoredSegment], sampling: Sampling) -> float:
     """Return the temperature at which the engine's numbers are closest to the model's."""
 
     def distance(temperature: float) -> float:
         return float(
-            np.concatenate([one.differences(replace(sampling, temperature=temperature)) for one in seen]).mean()
+            np.concatenate([one.differences(replace(sampling, temperature=temperature)) for one in scored]).mean()
         )
 
     best = int(np.argmin([distance(float(temperature)) for temperature in _TEMPERATURES]))

@@ -189,9 +189,9 @@ class PolicyWeights:
 
     def _broadcast(self, own: tuple[Part | None, str | None] | None) -> tuple[Part | None, str | None]:
         """Return the part that rank 0 reads next, or None and its error if it ended; rank 0 sends `own`."""
-        parcel: list[Any] = [own if self._is_rank_0 else None]
-        torch.distributed.broadcast_object_list(parcel, src=0)
-        return cast("tuple[Part | None, str | None]", parcel[0])
+        payload: list[Any] = [own if self._is_rank_0 else None]
+        torch.distributed.broadcast_object_list(payload, src=0)
+        return cast("tuple[Part | None, str | None]", payload[0])
 
     def _read(self, part: Part) -> Iterator[tuple[str, Tensor]]:
         unit: nn.Module | None = None
@@ -202,14 +202,14 @@ class PolicyWeights:
                     unit = source.unit
                     stack.enter_context(_unsharded(unit))
                 with torch.no_grad():
-                    made = source.read()
+                    tensors = source.read()
                     if unit is not None:  # views of what is freed
-                        made = [each.clone() for each in made]
-                for name, weight in zip(source.names, made, strict=True):
+                        tensors = [each.clone() for each in tensors]
+                for name, weight in zip(source.names, tensors, strict=True):
                     yield name, weight
                     for other in self._tied_to(name, part):
                         yield other, weight
-                del made
+                del tensors
 
     def _tied_to(self, name: str, part: Part) -> list[str]:
         return [] if part == "adapter" else [other for other, of in self.tied.items() if of == name]
@@ -226,8 +226,8 @@ class PolicyWeights:
                     self._sources[part] = list(_sources_in(self.model, "", unit, part))
                 else:
                     self._sources[part] = [] if part == "adapter" else list(_sources_in(self.model, "", unit, "stored"))
-            read = [each for each in self._sources[part] if not self.tied.keys() >= set(each.names)]
-            self._sources[part] = read
+            sources = [each for each in self._sources[part] if not self.tied.keys() >= set(each.names)]
+            self._sources[part] = sources
         return self._sources[part]
 
     def _find_tied(self, sources: list[_Source]) -> None:
@@ -240,9 +240,9 @@ class PolicyWeights:
                 # meta tensors and empty tensors have no memory.
                 memory = weight.data_ptr()
                 key = (memory, weight.shape, weight.stride(), weight.dtype) if memory else id(weight)
-                found = first.setdefault(key, name)
-                if found != name:
-                    self.tied[name] = found
+                first_name = first.setdefault(key, name)
+                if first_name != name:
+                    self.tied[name] = first_name
         self._sources.clear()
 
 
@@ -274,22 +274,22 @@ def send_weights(model: nn.Module | Mapping[str, Tensor]) -> None:
         weights.follow()
 
 
-def _checked_state(given: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    entries: Iterable[tuple[Any, Any]] = given.items()
+def _checked_state(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    plain_state: dict[str, Tensor] = {}
+    entries: Iterable[tuple[Any, Any]] = state_dict.items()
     for name, value in entries:
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise InvalidInputError(
                 f"update_weights: the state dict has {name!r} of type {type(value).__name__}; give names and tensors"
             )
         plain = plain_name(name)
-        if plain in found:
+        if plain in plain_state:
             raise InvalidInputError(f"update_weights: the state dict has {plain!r} twice; give that of one model")
         if plain.split(".")[0] != VALUE_HEAD:
-            found[plain] = value
-    if not found:
+            plain_state[plain] = value
+    if not plain_state:
         raise InvalidInputError("update_weights: the state dict is empty; give the weights of a model")
-    return found
+    return plain_state
 
 
 def _sources_in(module: nn.Module, prefix: str, unit: nn.Module | None, part: Part) -> Iterator[_Source]:
@@ -345,8 +345,8 @@ def _scaled(table: Mapping[str, Any], key: str, factor: float) -> Callable[[], l
 
 def full_tensor(tensor: Tensor) -> Tensor:
     """Return a tensor, gathered from all ranks if it is distributed, and detached."""
-    found: Any = tensor.detach()
-    return cast("Tensor", found.full_tensor() if is_distributed(tensor) else found)
+    detached: Any = tensor.detach()
+    return cast("Tensor", detached.full_tensor() if is_distributed(tensor) else detached)
 
 
 def _unsharded(unit: nn.Module | None) -> AbstractContextManager[Any]:

@@ -82,13 +82,13 @@ class RayActor:
         self._report_missing_room(count)
         self._pool = [_PoolMember(self._start()) for _ in range(count)]
         about = [member.actor.about.remote() for member in self._pool]
-        found = [self._wait(member, answer) for member, answer in zip(self._pool, about, strict=True)]
-        versions = {each[3] for each in found}
+        descriptions = [self._wait(member, answer) for member, answer in zip(self._pool, about, strict=True)]
+        versions = {each[3] for each in descriptions}
         if len(versions) > 1:
             raise EngineError(
                 f"RayActor: the engines have the versions {sorted(versions)}; return engines of one version from make()"
             )
-        chat, size, estimator, version, precision, images = found[0]
+        chat, size, estimator, version, precision, images = descriptions[0]
         self.chat: Chat = chat
         self.vocabulary_size: int = size
         self.entropy_estimator: str = estimator
@@ -156,7 +156,7 @@ class RayActor:
                     dead.append((member, actor, error))
         if len(dead) < len(self._pool):  # a new actor gets these
             self._weights, self.policy_version = weights, version
-        failures = [self._replaced(*found) for found in dead]
+        failures = [self._replaced(*failure) for failure in dead]
         if len(dead) == len(self._pool):
             raise failures[0]
 
@@ -178,7 +178,7 @@ class RayActor:
     def _report_missing_room(self, count: int) -> None:
         """Log if the cluster has no room for `count` such actors, so that some wait for a node."""
         if missing := missing_room(self._ray.nodes(), self._options, count):
-            _log.warning("engine.RayActor waits for %s; add nodes, or ask for less by options or count", missing)
+            _log.warning("engine.RayActor waits for %s; add nodes, or give a smaller count or smaller options", missing)
 
     def _replaced(self, member: _PoolMember, actor: Any, error: Exception) -> EngineError:
         """Replace a dead actor, and return the error for its requests."""
@@ -256,25 +256,25 @@ def _packed(weights: PolicyWeights) -> Packed:
     """Return the weights of a policy as bytes for Ray's object store."""
     import torch
 
-    found: Packed = []
+    packed: Packed = []
     last: torch.Tensor | None = None
     for name, weight in weights.read():
         if weight is not last:  # otherwise tied to the previous weight, whose bytes it shares
             raw = weight.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         last = weight
-        found.append((name, raw, str(weight.dtype).removeprefix("torch."), tuple(weight.shape)))
-    return found
+        packed.append((name, raw, str(weight.dtype).removeprefix("torch."), tuple(weight.shape)))
+    return packed
 
 
 def _unpacked(packed: Packed) -> dict[str, torch.Tensor]:
     """Return a state dict from packed weights."""
     import torch
 
-    found: dict[str, torch.Tensor] = {}
+    state_dict: dict[str, torch.Tensor] = {}
     last: tuple[Any, torch.Tensor] | None = None
     for name, raw, kind, shape in packed:
         if last is None or last[0] is not raw:
             # Copy: Ray's shared memory is read-only, which torch tensors cannot express.
             last = raw, torch.from_numpy(raw.copy()).view(getattr(torch, kind)).reshape(shape)
-        found[name] = last[1]
-    return found
+        state_dict[name] = last[1]
+    return state_dict

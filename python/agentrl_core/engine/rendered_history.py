@@ -125,21 +125,21 @@ class RenderedHistory:
         if there is None and answer.get(_THOUGHT):
             answer, pieces, action = _without_thought(answer, action)
             there = _place_of(answer, window, self._closes)
-        own = _place_of(answer, action, None)
-        if there is None or own is None:
+        in_action = _place_of(answer, action, None)
+        if there is None or in_action is None:
             return
         self._cursor = start + there.closed
         self._dropped |= bool(pieces)
-        between, tail = window[there.end : there.close], action[own.end :]
+        between, tail = window[there.end : there.close], action[in_action.end :]
         last = None if cursor is None else self._end_of(messages[:-1], cursor)
-        same = window[there.begin : there.end] == action[own.begin : own.end]
+        same = window[there.begin : there.end] == action[in_action.begin : in_action.end]
         if last is None or last > start or not same or not tail.startswith(between):
             return
         self._shapes[kind] = _Shape(
             before=self._text[last:start],
             opening=turn.context[start:],
             lead=window[: there.begin],
-            own_lead=(*pieces, action[: own.begin]),
+            own_lead=(*pieces, action[: in_action.begin]),
             end=window[there.close : there.closed],
             own_end=tail[len(between) :],
         )
@@ -162,9 +162,9 @@ class RenderedHistory:
         there = _place_of(answer, window, self._closes)
         if there is None or window[: there.begin] != shape.lead or window[there.close : there.closed] != shape.end:
             return None
-        own, self._cursor, self._dropped = self._cursor, start + there.closed, len(shape.own_lead) > 1
+        previous_end, self._cursor, self._dropped = self._cursor, start + there.closed, len(shape.own_lead) > 1
         before, action = self._text[:start], lead + window[there.begin : there.close] + shape.own_end
-        return RenderedTurn(before, before + shape.opening, action, own)
+        return RenderedTurn(before, before + shape.opening, action, previous_end)
 
     def _end_of(self, messages: Sequence[Message], start: int) -> int | None:
         """Return the end of the last text of some messages; None if one of their texts is missing."""
@@ -182,9 +182,9 @@ class Markers:
     """
 
     def __init__(self, template: str) -> None:
-        found = [match["tested"] or match["given"] for match in _TESTS.finditer(template)]
+        literals = [match["tested"] or match["given"] for match in _TESTS.finditer(template)]
         # Words are keys of messages; spaces are in the kind of a message in any case.
-        self._texts = sorted({text for text in [*found, "</think>"] if text.strip() and not text.isidentifier()})
+        self._texts = sorted({text for text in [*literals, "</think>"] if text.strip() and not text.isidentifier()})
         self._used: dict[str, None] = {}
 
     def kind_of(self, messages: Sequence[Message], following: Sequence[Message], own: Sequence[Message]) -> str:

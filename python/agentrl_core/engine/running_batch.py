@@ -149,21 +149,21 @@ class RunningBatch:
         shared = PrefixCache(most_bytes=sys.maxsize) if levels else None
         for level in levels:
             beginnings = [prompts[prefix.prompt][: prefix.length] for prefix in level]
-            found = [self._known(tokens, shared) for tokens in beginnings]
-            for rows, layers in self._computed(beginnings, found):
+            known_prefixes = [self._known(tokens, shared) for tokens in beginnings]
+            for rows, layers in self._computed(beginnings, known_prefixes):
                 pairs = list(layers)
                 for place, row in enumerate(rows.tolist()):
                     tokens = beginnings[row]
                     count = len(tokens)
-                    own = [(k[place, :, :count].clone(), v[place, :, :count].clone()) for k, v in pairs]
-                    for kept in filter(None, (shared, self._kept)):
-                        kept.keep(tokens, own)
-                    computed[level[row].prompt] += count - found[row][1]
-        found = [self._known(prompt, shared) for prompt in prompts]
+                    row_layers = [(k[place, :, :count].clone(), v[place, :, :count].clone()) for k, v in pairs]
+                    for prefix_cache in filter(None, (shared, self._kept)):
+                        prefix_cache.keep(tokens, row_layers)
+                    computed[level[row].prompt] += count - known_prefixes[row][1]
+        known_prefixes = [self._known(prompt, shared) for prompt in prompts]
         cache = self._cache_of(np.array([len(prompt) for prompt in prompts]))
-        for rows, layers in self._computed(prompts, found):
+        for rows, layers in self._computed(prompts, known_prefixes):
             cache.fill(rows, layers)
-        return cache, np.array([count for _, count in found], np.int64) - computed
+        return cache, np.array([count for _, count in known_prefixes], np.int64) - computed
 
     def _cache_of(self, lengths: NDArray[np.int64]) -> KVCache:
         return KVCache(lengths, self._model, self._windows, self._fast_from, self._routes)
@@ -178,17 +178,17 @@ class RunningBatch:
         return known
 
     def _computed(
-        self, prompts: list[NDArray[np.int32]], found: list[tuple[Layers, int]]
+        self, prompts: list[NDArray[np.int32]], known_prefixes: list[tuple[Layers, int]]
     ) -> Iterator[tuple[NDArray[np.int64], Iterable[tuple[torch.Tensor, torch.Tensor]]]]:
         """Yield rows with their keys and values, computed from those of their known prefixes.
 
         Padding is on the right, which causal models ignore.
         """
-        known = np.array([count for _, count in found], np.int64)
+        known = np.array([count for _, count in known_prefixes], np.int64)
         missing = np.array([len(prompt) for prompt in prompts], np.int64) - known
         order = np.argsort(missing, kind="stable")
         for row in order[missing[order] == 0].tolist():
-            yield np.array([row]), [(keys[None], values[None]) for keys, values in found[row][0]]
+            yield np.array([row]), [(keys[None], values[None]) for keys, values in known_prefixes[row][0]]
         for rows in (
             order[(missing[order] > 0) & (known[order] == 0)],
             order[(missing[order] > 0) & (known[order] > 0)],
@@ -198,24 +198,24 @@ class RunningBatch:
                 for row, prompt in enumerate(chunk):
                     ids[row, : missing[prompt]] = prompts[prompt][known[prompt] :]
                 ids_there = torch.from_numpy(ids).to(self._model.device)
-                shown, shift = self._shown([prompts[row] for row in chunk], known[chunk], ids_there)
+                image_arguments, shift = self._shown([prompts[row] for row in chunk], known[chunk], ids_there)
                 if known[chunk[0]]:
-                    layers_known = [found[row][0] for row in chunk]
-                    yield chunk, self._continued(ids_there, layers_known, missing[chunk], shown, shift)
+                    layers_known = [known_prefixes[row][0] for row in chunk]
+                    yield chunk, self._continued(ids_there, layers_known, missing[chunk], image_arguments, shift)
                 else:
-                    yield chunk, self._begun(ids_there, shown)
+                    yield chunk, self._begun(ids_there, image_arguments)
 
-    def _begun(self, ids: torch.Tensor, shown: dict[str, Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def _begun(self, ids: torch.Tensor, image_arguments: dict[str, Any]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return the keys and values of rows without a known prefix."""
         computed = DynamicCache()
         traced: AbstractContextManager[list[torch.Tensor]] = nullcontext([])
         if self._routes is not None:
             traced = self._routes.forward()
-        with traced as found, fast_linear_layers(self._model, ids.numel()):
-            self._model.base_model(ids, use_cache=True, **{cache_argument(self._model): computed}, **shown)
+        with traced as experts, fast_linear_layers(self._model, ids.numel()):
+            self._model.base_model(ids, use_cache=True, **{cache_argument(self._model): computed}, **image_arguments)
         layers: list[Any] = computed.layers
         pairs = [(layer.keys, layer.values) for layer in layers]
-        return pairs if self._routes is None else [*pairs, self._routes.layer(found, len(ids))]
+        return pairs if self._routes is None else [*pairs, self._routes.layer(experts, len(ids))]
 
     def _shown(
         self, prompts: list[NDArray[np.int32]], known: NDArray[np.int64], ids: torch.Tensor
@@ -232,7 +232,7 @@ class RunningBatch:
         ids: torch.Tensor,
         known: list[Layers],
         missing: NDArray[np.int64],
-        shown: dict[str, Any],
+        image_arguments: dict[str, Any],
         shift: NDArray[np.int64],
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return the keys and values of rows that continue a known prefix."""
@@ -240,8 +240,8 @@ class RunningBatch:
         cache = self._cache_of(lengths)
         for row, layers in enumerate(known):
             cache.fill(np.array([row]), [(keys[None], values[None]) for keys, values in layers])
-        blocks = self._images.blocks(ids) if self._images is not None and shown else None
-        cache.forward(self._model.base_model, ids, counts=missing, shift=shift, blocks=blocks, **shown)
+        blocks = self._images.blocks(ids) if self._images is not None and image_arguments else None
+        cache.forward(self._model.base_model, ids, counts=missing, shift=shift, blocks=blocks, **image_arguments)
         return cache.pairs()
 
 

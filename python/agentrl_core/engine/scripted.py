@@ -84,7 +84,9 @@ class Scripted:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         if isinstance(replies, str):
-            raise InvalidInputError(f"Scripted: replies is the text {replies!r}; give a list of texts or a function")
+            raise InvalidInputError(
+                f"Scripted: replies is the text {replies!r:.80}; give a list of texts or a function"
+            )
         self.chat = Chat(tokenizer, chat_template_kwargs)
         self.policy_version = 0
         self.vocabulary_size = len(self.chat.tokenizer)
@@ -146,9 +148,9 @@ class Scripted:
                 self._delayed.remove(delayed)
         return not delayed.aborted
 
-    def _abort(self, chosen: Callable[[_Delayed], bool]) -> None:
+    def _abort(self, matches: Callable[[_Delayed], bool]) -> None:
         with self._lock:
-            ending = [delayed for delayed in self._delayed if chosen(delayed)]
+            ending = [delayed for delayed in self._delayed if matches(delayed)]
             for delayed in ending:
                 delayed.aborted = True
                 delayed.loop.call_soon_threadsafe(delayed.sleep.cancel)
@@ -177,7 +179,7 @@ class Scripted:
     def _next(self) -> str | ScriptedReply:
         if not self._left:
             raise InvalidInputError(
-                "Scripted: the list of replies is used up; give as many replies as there are requests"
+                "Scripted: the list of replies is used up; give one reply for each request, or a function"
             )
         return self._left.pop()
 

@@ -42,10 +42,11 @@ class TeacherEngine:
     """
 
     def __init__(self, engine: Vllm, *, top_k: int | None = None, tokenizer: Any = None) -> None:
-        given: object = engine
-        if not isinstance(given, Vllm):
+        untyped: object = engine
+        if not isinstance(untyped, Vllm):
             raise InvalidInputError(
-                f"engine is {given!r}; give an engine.Vllm, or the address of a server to teacher_server.TeacherServer"
+                f"engine is {untyped!r:.80}; give an engine.Vllm, or the address of a server to "
+                "teacher_server.TeacherServer"
             )
         number: object = 1 if top_k is None else top_k
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:

@@ -75,11 +75,11 @@ def _requests(pack: Pack) -> tuple[list[Tokens], list[Tokens], list[Tokens]]:
     follows |= last & (target == appended[sequence])
     prompts, rows, places = [], [], []
     for one in np.unique(sequence[follows]).tolist():
-        own = np.flatnonzero(follows & (sequence == one))
-        more = appended[one : one + 1][appended[one : one + 1] >= 0]
-        prompts.append(np.concatenate([tokens[bounds[one] : bounds[one + 1]], more]))
-        rows.append(own)
-        places.append(source[own] + 1 - bounds[one])
+        covered = np.flatnonzero(follows & (sequence == one))
+        last_token = appended[one : one + 1][appended[one : one + 1] >= 0]
+        prompts.append(np.concatenate([tokens[bounds[one] : bounds[one + 1]], last_token]))
+        rows.append(covered)
+        places.append(source[covered] + 1 - bounds[one])
     for pair in np.flatnonzero(~follows).tolist():
         begin, end = bounds[sequence[pair]], source[pair] + 1
         prompts.append(np.append(tokens[begin:end], target[pair]))

@@ -115,13 +115,13 @@ class TeacherServer:
 
     def _answer(self, client: httpx.Client, tokens: Tokens, places: Tokens) -> NDArray[np.float64]:
         """Return for each place of a sequence its log-prob, and ids and log-probs of the most likely tokens."""
-        kept = None
+        cache_file = None
         if self._folder is not None:
             question = f"{self._model} {self.top_k} ".encode() + tokens.tobytes() + b" " + places.tobytes()
-            kept = self._folder / f"{hashlib.sha256(question).hexdigest()}.npy"
-            if kept.is_file():
-                found: NDArray[np.float64] = np.load(kept)
-                return found
+            cache_file = self._folder / f"{hashlib.sha256(question).hexdigest()}.npy"
+            if cache_file.is_file():
+                cached: NDArray[np.float64] = np.load(cache_file)
+                return cached
         body = {
             "model": self._model,
             "prompt": tokens.tolist(),
@@ -135,11 +135,11 @@ class TeacherServer:
             table = _table(entries, tokens[places], self.top_k or 0)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise EngineError(
-                f"the server at {self.url} returned no prompt_logprobs as vLLM does ({error!r}); use a vLLM server"
+                f"the server at {self.url} returned no valid prompt_logprobs ({error!r}); use a vLLM server"
             ) from error
-        if kept is not None:
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            with new_file(kept) as file:
+        if cache_file is not None:
+            cache_file.parent.mkdir(parents=True, exist_ok=True)
+            with new_file(cache_file) as file:
                 np.save(file, table)
         return table
 
@@ -181,8 +181,8 @@ def _table(entries: Sequence[dict[str, dict[str, float]]], tokens: Tokens, count
         ],
         axis=1,
     )
-    own = ids == tokens[row]
-    table[row[own], 0] = logprobs[own]
+    is_own_token = ids == tokens[row]
+    table[row[is_own_token], 0] = logprobs[is_own_token]
     if np.isnan(table[:, 0]).any():
         raise ValueError("a token of the prompt has no log-prob")
     high = ranks <= count

@@ -110,15 +110,15 @@ class Transformers(ContinuousBatching):
                 f"Transformers: {type(model).__name__} has its weights on several ranks, so it cannot "
                 "generate on one; load a model from the checkpoint, and give the engine weights by update_weights"
             )
-        own: Any = deepcopy(model) if copy else model
-        self.model: Any = own if device is None else own.to(device)
+        own_model: Any = deepcopy(model) if copy else model
+        self.model: Any = own_model if device is None else own_model.to(device)
         sees = takes_images(self.model)
-        given: Any = tokenizer if tokenizer is not None else _tokenizer_of(model, sees=sees)
-        self.tokenizer: Any = getattr(given, "tokenizer", given)
+        processor_or_tokenizer: Any = tokenizer if tokenizer is not None else _tokenizer_of(model, sees=sees)
+        self.tokenizer: Any = getattr(processor_or_tokenizer, "tokenizer", processor_or_tokenizer)
         configured = getattr(self.model, "generation_config", None)
         stops = ends_of(self.tokenizer, getattr(configured, "eos_token_id", None))
-        self.chat = Chat(given, chat_template_kwargs, stop_token_ids=stops)
-        self.takes_images = sees and hasattr(given, "image_processor")
+        self.chat = Chat(processor_or_tokenizer, chat_template_kwargs, stop_token_ids=stops)
+        self.takes_images = sees and hasattr(processor_or_tokenizer, "image_processor")
         """True if the model takes images and its processor was given."""
         self.vocabulary_size = int(self.model.get_output_embeddings().weight.shape[0])
         self.batch_invariant = batch_invariant
@@ -131,7 +131,7 @@ class Transformers(ContinuousBatching):
         """Key of the weights by which cached keys, values and features were computed."""
         self._never = placeholder_ids(self.model)
         """Placeholder tokens, such as those of images; training also gives them probability 0."""
-        inputs = ImageInputs(given) if self.takes_images else None
+        inputs = ImageInputs(processor_or_tokenizer) if self.takes_images else None
         self._images = None if inputs is None else EngineImages(self.model, inputs, alone=batch_invariant)
         self._windows = windows_of(self.model)
 
@@ -163,11 +163,11 @@ class Transformers(ContinuousBatching):
     @torch.inference_mode()
     def _begin(self, newcomers: Mapping[int, Request]) -> dict[int, Segment | AgentRLError]:
         refused = {} if self._images is None else self._images.refused(newcomers)
-        taken = {number: request for number, request in newcomers.items() if number not in refused}
-        apart = [{number: request} for number, request in taken.items()] if self.batch_invariant else [taken]
+        accepted = {number: request for number, request in newcomers.items() if number not in refused}
+        per_batch = [{number: request} for number, request in accepted.items()] if self.batch_invariant else [accepted]
         batches = [
             RunningBatch(self.model, requests, self._windows, self._kept, self._images, self._never, self._routes)
-            for requests in apart
+            for requests in per_batch
             if requests
         ]
         ended = refused | self._of_each(batches)
@@ -199,11 +199,11 @@ class Transformers(ContinuousBatching):
     def _replace(self, weights: PolicyWeights) -> None:
         self._stamp = None
         if not self._shares(weights):
-            own = {plain_name(name): tensor for name, tensor in self.model.state_dict().items()}
+            tensors = {plain_name(name): tensor for name, tensor in self.model.state_dict().items()}
             self.shares_parameters = False
             for name, weight in weights_to_load(weights, layout_of(self.model)):
                 self._is_torn = True
-                own[name].copy_(weight)
+                tensors[name].copy_(weight)
         self._clear_computed()
 
     def _drop_stale_prefixes(self) -> None:

@@ -248,8 +248,8 @@ class Vllm(ContinuousBatching):
             return model_of_config(self._path, **({"trust_remote_code": True} if self._trusts_code else {}))
         except UnsupportedError as error:
             warnings.warn(
-                f"update_weights: names and shapes are not compared with those of the checkpoint: {error}; a policy "
-                "that does not fit leaves this engine with a part of its weights",
+                f"update_weights: names and shapes are not compared with those of the checkpoint: {error}; make sure "
+                "that the policy is a model of this checkpoint, as only a part of its weights may be loaded otherwise",
                 AgentRLWarning,
                 stacklevel=3,
             )
@@ -272,11 +272,11 @@ class Vllm(ContinuousBatching):
         alone, stamp = can_send_adapter(weights, self._largest_rank), weights.stamp()
         if not alone or stamp != self._base:
             part: Part = "base" if alone else "merged"
-            made = checkpoint_names(
+            named_weights = checkpoint_names(
                 weights.model or self._checkpoint_model, weights_to_load(weights, self._layout, part)
             )
             self._base, self._is_torn = (), True
-            self._llm.collective_rpc(replace_weights, args=(made,))
+            self._llm.collective_rpc(replace_weights, args=(named_weights,))
             self._adapter = None  # vLLM has dropped it
         if alone:
             self._base = stamp
@@ -353,8 +353,10 @@ class Vllm(ContinuousBatching):
         )
         if not isinstance(request, PromptRequest):
             return segment
-        whole = segment.finish_reason != "abort"
-        scores = table_of_prompt(ended.prompt_logprobs, len(request.tokens), request.sampling.top) if whole else None
+        completed = segment.finish_reason != "abort"
+        scores = (
+            table_of_prompt(ended.prompt_logprobs, len(request.tokens), request.sampling.top) if completed else None
+        )
         return ScoredPrompt(**{each.name: getattr(segment, each.name) for each in fields(segment)}, scores=scores)
 
 

@@ -35,8 +35,8 @@ def write_adapter(folder: Path, weights: PolicyWeights) -> None:
         f"base_model.model.{name}": weight.contiguous().cpu().clone() for name, weight in weights.read("adapter")
     }
     ranks = _ranks_of(weights.model)
-    most = max(ranks.values())
-    others = {re.escape(name): rank for name, rank in ranks.items() if rank != most}
+    largest_rank = max(ranks.values())
+    others = {re.escape(name): rank for name, rank in ranks.items() if rank != largest_rank}
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -44,8 +44,8 @@ def write_adapter(folder: Path, weights: PolicyWeights) -> None:
         "bias": "none",
         "inference_mode": True,
         "init_lora_weights": True,
-        "r": most,
-        "lora_alpha": most,
+        "r": largest_rank,
+        "lora_alpha": largest_rank,
         "lora_dropout": 0.0,
         "rank_pattern": others,
         "alpha_pattern": others,

@@ -81,15 +81,15 @@ class VllmApi:
         # several tokens: the embedding of the padding token is often zero, so that after it alone all tokens are
         # equally likely and top_k=1 keeps several.
         params = {"max_tokens": 1, "top_k": 1, "logprobs": 2, "temperature": 1.0, "ignore_eos": True, "seed": 0}
-        never = () if self._images is None else self._images.placeholders
-        probe = [token for token in range(_PROBE + len(never)) if token not in never][:_PROBE]
+        placeholders = () if self._images is None else self._images.placeholders
+        probe = [token for token in range(_PROBE + len(placeholders)) if token not in placeholders][:_PROBE]
         body = {"token_ids": probe, "sampling_params": params | {"detokenize": False}}
         try:
             models = await self._answer("GET", "/v1/models", None)
             answer = await self._post(_GENERATE, body)
         except _MissingRoute as closed:
             raise UnsupportedError(
-                f"VllmServer: {self.url} takes no tokens ({closed}); start it with --enable-scale-out"
+                f"VllmServer: {self.url} does not accept token ids ({closed}); start it with --enable-scale-out"
             ) from None
         self.context_tokens = int(models["data"][0]["max_model_len"])
         [choice] = answer["choices"]
@@ -114,8 +114,8 @@ class VllmApi:
         """
         likeliest = vllm_output.columns(request, entropies=entropies)
         # One more, since the sampled token is always among them; none if no others are needed.
-        wanted = likeliest + 1 if likeliest else 0
-        params = vllm_output.params(request, wanted)
+        logprob_count = likeliest + 1 if likeliest else 0
+        params = vllm_output.params(request, logprob_count)
         body = {"request_id": name, "token_ids": request.tokens.tolist(), "sampling_params": params}
         if self._images is not None:
             params["logit_bias"] = dict.fromkeys(self._images.placeholders, vllm_output.LEAST_BIAS)
@@ -222,13 +222,13 @@ class VllmApi:
         before, mark = self.version, self._mark(self.version)
         await self._start_change()
         answer = await self._post("/collective_rpc", {"method": "load_policy", "args": [folder]})
-        wrong = {reason for reason in answer["results"] if reason}
-        if wrong:
+        reasons = {reason for reason in answer["results"] if reason}
+        if reasons:
             if all(answer["results"]) and before >= 0:  # no worker changed anything
                 await self._post("/update_weight_version", {"new_version": mark})
                 self.version = before
             raise InvalidInputError(
-                f"update_weights: {self.url} {' and '.join(sorted(wrong))}; "
+                f"update_weights: {self.url} {' and '.join(sorted(reasons))}; "
                 f"give a folder= that trainer and servers share"
             )
         self._adapter = None  # vLLM has dropped it
@@ -290,13 +290,13 @@ class VllmApi:
         if text is None:
             return None
         try:
-            found: NDArray[Any] = np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
+            array: NDArray[Any] = np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
         except ValueError as error:
             raise EngineError(
-                f"VllmServer: {self.url} returned routed_experts that are no array of NumPy ({error}); use vLLM 0.32 "
+                f"VllmServer: {self.url} returned routed_experts that are not a NumPy array ({error}); use vLLM 0.32 "
                 "or later, or start it without --enable-return-routed-experts"
             ) from error
-        return found
+        return array
 
     def _version(self, reported: list[str]) -> int:
         versions = set(reported)

@@ -97,13 +97,13 @@ class VllmImages:
         from PIL import Image as Pictures
 
         try:
-            made = self._processor(text=[self._text], images=[[Pictures.new("RGB", size)]], add_special_tokens=False)
+            inputs = self._processor(text=[self._text], images=[[Pictures.new("RGB", size)]], add_special_tokens=False)
         except ValueError as error:
             raise InvalidInputError(
                 f"generate: the processor refuses an image of {size[0]} x {size[1]} pixels ({error}); give an image of "
                 "another size"
             ) from error
-        tokens = np.asarray(made["input_ids"][0], np.int32)
+        tokens = np.asarray(inputs["input_ids"][0], np.int32)
         places = np.flatnonzero(tokens == self._token)
         return tokens, int(places[0]), len(places)
 
@@ -121,6 +121,6 @@ def _url(image: Any) -> str:
     """Return the RGB pixels of an image as a PNG data URL; servers read transparent or rotated images differently."""
     from PIL import Image as Pictures
 
-    shown, made = _picture(image), io.BytesIO()
-    Pictures.frombytes("RGB", shown.size, shown.tobytes()).save(made, "PNG", compress_level=1)
-    return "data:image/png;base64," + base64.b64encode(made.getvalue()).decode("ascii")
+    picture, buffer = _picture(image), io.BytesIO()
+    Pictures.frombytes("RGB", picture.size, picture.tobytes()).save(buffer, "PNG", compress_level=1)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -110,5 +110,5 @@ def segment(
 
 def _experts(request: Request, tokens: int, experts: NDArray[Any]) -> NDArray[Any] | None:
     """Return the experts of all tokens but the last, in the form of `Segment`; None if vLLM reports too few."""
-    read = len(request.tokens) + tokens - 1
-    return None if len(experts) < read else experts[:read].reshape(read, -1).copy()
+    count = len(request.tokens) + tokens - 1
+    return None if len(experts) < count else experts[:count].reshape(count, -1).copy()

@@ -247,30 +247,30 @@ class VllmServer:
             self._check_open("update_weights")
             if self._folder is None:
                 raise InvalidInputError(
-                    "update_weights: this VllmServer has no folder; give it folder=, which trainer and servers share"
+                    "update_weights: this VllmServer has no folder; make it with folder=, which the servers can read"
                 )
             check_version(version)
             for unfinished in self._folder.glob(f".*{UNFINISHED}"):
                 shutil.rmtree(unfinished, ignore_errors=True)
             self._folder.mkdir(parents=True, exist_ok=True)
             path, before = (self._folder / f"version-{number}" for number in (version, self.policy_version))
-            base, used = None, self._base
+            base, old_base = None, self._base
             if can_send_adapter(weights, self._wait(self._largest_rank())):
                 base = self._base_of(weights, version)
                 check_weights(weights, None, "adapter")
                 self._write(path, lambda part: write_adapter(part, weights))
             else:
                 check_weights(weights, None)
-                owner, loaded = self._model_of(weights), weights_to_load(weights, None)
-                self._write(path, lambda part: write_checkpoint(part, owner, loaded, self.chat.tokenizer))
+                owner, named_weights = self._model_of(weights), weights_to_load(weights, None)
+                self._write(path, lambda part: write_checkpoint(part, owner, named_weights, self.chat.tokenizer))
             try:
                 failures = self._wait(self._replace(str(path), version, None if base is None else str(base[1])))
             except AgentRLError:
-                if base is not None and base != used:
+                if base is not None and base != old_base:
                     shutil.rmtree(base[1], ignore_errors=True)
                 raise
             self._base = base
-        for old, new in ((before, path), (used and used[1], base and base[1])):
+        for old, new in ((before, path), (old_base and old_base[1], base and base[1])):
             if old is not None and old != new:
                 shutil.rmtree(old, ignore_errors=True)
         for failure in failures:
@@ -316,8 +316,8 @@ class VllmServer:
             return self._base
         path = cast("Path", self._folder) / f"base-{version}-{uuid.uuid4().hex[:8]}"
         check_weights(weights, None, "base")
-        loaded = weights_to_load(weights, None, "base")
-        self._write(path, lambda part: write_checkpoint(part, weights.model, loaded, self.chat.tokenizer))
+        named_weights = weights_to_load(weights, None, "base")
+        self._write(path, lambda part: write_checkpoint(part, weights.model, named_weights, self.chat.tokenizer))
         return stamp, path
 
     def _model_of(self, weights: PolicyWeights) -> Any:
@@ -372,9 +372,9 @@ class VllmServer:
             else each.exception()
             for each, server in opening.items()
         }
-        wrong = [failure for failure in failures.values() if failure is not None]
-        for failure in wrong:
-            if len(wrong) == len(failures) or not isinstance(failure, EngineError):
+        errors = [failure for failure in failures.values() if failure is not None]
+        for failure in errors:
+            if len(errors) == len(failures) or not isinstance(failure, EngineError):
                 raise failure
         versions = {server.url: server.version for server, failure in failures.items() if failure is None}
         if len(set(versions.values())) > 1 and self._folder is not None:
@@ -390,14 +390,14 @@ class VllmServer:
     def _lose(self, server: VllmApi, failure: BaseException) -> None:
         """Leave a server out until it responds and has the weights."""
         if server not in self._returning and not server.gave_up:
-            _log.warning("%s; it is left out, and asked again for %g seconds", failure, self._patience)
+            _log.warning("%s; it is left out, and retried for %g seconds", failure, self._patience)
             task = self._loop.create_task(self._bring_back(server))
             self._returning[server] = task
             task.add_done_callback(lambda _: self._returning.pop(server))
 
     async def _bring_back(self, server: VllmApi) -> None:
         """Retry a server until it responds, and reload the weights if it was restarted."""
-        pause, until = 1.0, time.monotonic() + self._patience
+        pause, deadline = 1.0, time.monotonic() + self._patience
         while True:
             try:
                 await server.open()
@@ -407,7 +407,7 @@ class VllmServer:
                         base = None if self._base is None else str(self._base[1])
                         await server.load(str(path), self.policy_version, base)
             except EngineError as failure:
-                if time.monotonic() + pause > until:
+                if time.monotonic() + pause > deadline:
                     server.gave_up = True
                     _log.error("%s; it is given up until update_weights reaches it", failure)
                     return
@@ -474,21 +474,21 @@ class VllmServer:
             return aborted(entry.request, self.policy_version)
         versions = {server.url: server.version for server in self._servers}
         raise failure or EngineError(
-            f"VllmServer: no server has weights of version {self.policy_version}, but {versions}; "
+            f"VllmServer: no server has weights of version {self.policy_version} (they have {versions}); "
             f"call update_weights(model, version={self.policy_version})"
         )
 
     def _choose(self, group: str, tried: set[VllmApi]) -> VllmApi | None:
         """Return the group's server, or the least busy one with the weights; servers that failed lately come last."""
-        able = [one for one in self._servers if one not in tried and one not in self._returning]
+        usable = [server for server in self._servers if server not in tried and server not in self._returning]
         if self._folder is not None:
-            able = [one for one in able if one.version == self.policy_version]
+            usable = [server for server in usable if server.version == self.policy_version]
         now = time.monotonic()
         return self._homes.choose(
             group,
-            able,
-            load=lambda one: (one.rests_until if one.rests_until > now else 0.0, one.busy),
-            rests=lambda one: one.rests_until > now,
+            usable,
+            load=lambda server: (server.rests_until if server.rests_until > now else 0.0, server.busy),
+            rests=lambda server: server.rests_until > now,
         )
 
     def _leave(self, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""`Sampling.by_entropy` inside vLLM: a logits processor, which every `Vllm` engine uses.
+"""`Sampling.by_entropy` inside vLLM: a logits processor of every `Vllm` engine without speculative decoding.
 
 vLLM looks the class up by name in the process that computes. Importing this module does not import vLLM.
 """
@@ -76,9 +76,9 @@ def _processor() -> type[Any]:
             for row, slot in enumerate(slots):
                 if slot in self._rules:
                     rows[self._rules[slot]].append(row)
-            for (rule, temperature), own in rows.items():
-                z = logits[own] / temperature
-                logits[own] /= temperature_factor(z.log_softmax(dim=-1), rule)[0][:, None]
+            for (rule, temperature), members in rows.items():
+                z = logits[members] / temperature
+                logits[members] /= temperature_factor(z.log_softmax(dim=-1), rule)[0][:, None]
             return logits
 
     return TemperatureByEntropy

@@ -68,7 +68,7 @@ def check_weights(weights: PolicyWeights, layout: EngineLayout | None, part: Par
     if layout is not None:
         _check_names(names, layout)
     tied_there = [] if layout is None else _tied_in_engine_only(weights, names, layout)
-    kept: dict[str, Tensor] = {}
+    tied_weights: dict[str, Tensor] = {}
     for name, weight in weights.read(part):
         _check_shape_and_kind(name, weight, layout)
         known = weight.float() if weight.itemsize == 1 else weight  # torch cannot check 8-bit floats for NaN
@@ -77,9 +77,9 @@ def check_weights(weights: PolicyWeights, layout: EngineLayout | None, part: Par
                 f"update_weights: {name!r} holds NaN or infinity; load the last checkpoint that is finite; {_KEEPS}"
             )
         if any(name in pair for pair in tied_there):
-            kept[name] = weight
+            tied_weights[name] = weight
     for name, other in tied_there:
-        if not torch.equal(kept[name], kept[other]):
+        if not torch.equal(tied_weights[name], tied_weights[other]):
             raise InvalidInputError(
                 f"update_weights: the engine ties {name!r} to {other!r}, and the model's differ (as with an adapter on "
                 f"one of two tied weights); load the engine's model with tie_word_embeddings=False; {_KEEPS}"
@@ -150,10 +150,10 @@ def shapes_of_folder(folder: str | Path) -> dict[str, tuple[int, ...]] | None:
 
 
 def _check_names(names: list[str], layout: EngineLayout) -> None:
-    given = set(names)
-    sources = {layout.tied.get(name, name) for name in given}
+    model_names = set(names)
+    sources = {layout.tied.get(name, name) for name in model_names}
     missing = sorted(layout.shapes.keys() - layout.tied.keys() - sources)
-    unknown = sorted(given - layout.shapes.keys())
+    unknown = sorted(model_names - layout.shapes.keys())
     if missing or unknown:
         raise InvalidInputError(
             f"update_weights: the model does not fit this engine's: it {_listed('lacks', missing)}"
@@ -171,15 +171,15 @@ def _check_shape_and_kind(name: str, weight: Tensor, layout: EngineLayout | None
     is_other = layout is not None and weight.is_floating_point() != (name in layout.floating)
     if weight.is_meta or is_other:
         raise InvalidInputError(
-            f"update_weights: {name!r} is {'on the device meta' if weight.is_meta else weight.dtype}; give weights "
-            f"in memory, of the kind of numbers that the engine has; {_KEEPS}"
+            f"update_weights: {name!r} is {'on the device meta' if weight.is_meta else weight.dtype}; give "
+            f"materialised weights that are floating-point exactly where the engine's are; {_KEEPS}"
         )
 
 
 def _tied_in_engine_only(weights: PolicyWeights, names: list[str], layout: EngineLayout) -> list[tuple[str, str]]:
     """Return the pairs of weights that are tied in the engine but not in the policy."""
-    given, tied = set(names), weights.tied
-    pairs = [(name, other) for name, other in layout.tied.items() if name in given and other in given]
+    model_names, tied = set(names), weights.tied
+    pairs = [(name, other) for name, other in layout.tied.items() if name in model_names and other in model_names]
     return [(name, other) for name, other in pairs if tied.get(name, name) != tied.get(other, other)]
 
 

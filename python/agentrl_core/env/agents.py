@@ -135,8 +135,8 @@ class Agents:
             outcome = await episode.step(action)
             if outcome.terminated:
                 raise AgentRLError(
-                    f"Agents: run of task {task.task_id!r} ended after {number + 1} answers in the replay, but went on "
-                    "after the same answers before; let run depend on its task and on the answers alone"
+                    f"Agents: run is not deterministic: task {task.task_id!r} ended after {number + 1} answers in the "
+                    "replay, but continued at first; make it depend only on the task and the answers"
                 )
         await episode.follow()
         return episode
@@ -240,8 +240,8 @@ class AgentEpisode:
         if outcome.terminated:
             self.close()
             raise AgentRLError(
-                f"Agents: run of task {self._task.task_id!r} ended without asking the model anything; let it call the "
-                "model at least once, at the address that it is given"
+                f"Agents: run of task {self._task.task_id!r} ended without a request to the model; call the model "
+                "at base_url at least once"
             )
         self.contexts = (cast("Context", outcome.context), *outcome.parallel_requests)
 
@@ -288,7 +288,7 @@ class AgentEpisode:
             return self._unanswered[0]
         if self._last is None:
             raise AgentRLError(
-                f"Agents: run of task {self._task.task_id!r} has not asked anything yet; make episodes with reset"
+                f"Agents: run of task {self._task.task_id!r} has not made a request yet; start episodes with reset"
             )
         return self._last
 
@@ -307,20 +307,20 @@ class AgentEpisode:
             self._receive(self._events.get_nowait())
         if self._end:
             return self._ended()
-        besides: list[Context] = []
+        parallel_requests: list[Context] = []
         if not self._order:
             # The order of simultaneous requests is random.
             for call in sorted(self._unreported, key=lambda call: (call.state, call.conversation)):
                 self._report(call)
-                besides.append(self._context(call, beside=True))
+                parallel_requests.append(self._context(call, beside=True))
             self._unreported = []
         first = self._current_call
         return StepResult(
             self.observation,
             context=self._context(first),
-            parallel_requests=besides
+            parallel_requests=parallel_requests
             if has_unanswered
-            else [each for each in besides if each.conversation != self._lanes[first.conversation]],
+            else [each for each in parallel_requests if each.conversation != self._lanes[first.conversation]],
         )
 
     async def _wait_for_calls(self) -> None:
@@ -353,8 +353,8 @@ class AgentEpisode:
             if self._end:
                 self._ended()
                 raise AgentRLError(
-                    f"Agents: run of task {self._task.task_id!r} ended in the replay, but went on after the same "
-                    "answers before; let run depend on its task and on the answers alone"
+                    f"Agents: run is not deterministic: task {self._task.task_id!r} ended earlier in the replay than "
+                    "at first; make it depend only on the task and the answers"
                 )
             try:
                 self._receive(
@@ -362,8 +362,8 @@ class AgentEpisode:
                 )
             except TimeoutError:
                 raise AgentRLError(
-                    f"Agents: run of task {self._task.task_id!r} sends other requests in the replay than before, after "
-                    "the same answers; let run depend on its task and on the answers alone"
+                    f"Agents: run is not deterministic: task {self._task.task_id!r} sends other requests in the replay "
+                    "than at first; make it depend only on the task and the answers"
                 ) from None
 
     def _receive(self, event: Any) -> None:
@@ -393,7 +393,7 @@ class AgentEpisode:
             raise end
         if not isinstance(end, Real):
             raise InvalidInputError(
-                f"Agents: run gave {end!r:.60} for task {self._task.task_id!r}; return the reward, a number"
+                f"Agents: run returned {end!r:.60} for task {self._task.task_id!r}; return the reward, a number"
             )
         reward = float(end)
         return StepResult(reward=reward, terminated=True, success=reward >= 1.0)
@@ -403,17 +403,15 @@ def _broken(error: BaseException) -> Exception:
     """Wrap an error of a program, so that its exit or cancellation does not affect others."""
     if isinstance(error, Exception):
         return error
-    return AgentRLError(
-        f"Agents: the agent ended by {type(error).__name__}: {error}; return the reward from run instead"
-    )
+    return AgentRLError(f"Agents: run raised {type(error).__name__}: {error}; return the reward from run instead")
 
 
 async def _wait_for_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Wait until another event loop has run its ready tasks, and a short time longer."""
-    passed: Future[None] = Future()
+    elapsed: Future[None] = Future()
     with suppress(RuntimeError):  # it is closed
-        loop.call_soon_threadsafe(loop.call_later, _TOGETHER_SECONDS, passed.set_result, None)
-        await asyncio.wait({asyncio.wrap_future(passed)}, timeout=_STANDING_SECONDS)
+        loop.call_soon_threadsafe(loop.call_later, _TOGETHER_SECONDS, elapsed.set_result, None)
+        await asyncio.wait({asyncio.wrap_future(elapsed)}, timeout=_STANDING_SECONDS)
 
 
 def _close_aside(loopback: Any) -> None:
@@ -430,9 +428,9 @@ def _stop(loop: asyncio.AbstractEventLoop) -> None:
 def _turn(loop: asyncio.AbstractEventLoop) -> None:
     """Run an event loop until it is stopped, then cancel its tasks."""
     loop.run_forever()
-    left = asyncio.all_tasks(loop)
-    for task in left:
+    unfinished = asyncio.all_tasks(loop)
+    for task in unfinished:
         task.cancel()
-    if left:
-        loop.run_until_complete(asyncio.wait(left))
+    if unfinished:
+        loop.run_until_complete(asyncio.wait(unfinished))
     loop.close()

@@ -81,8 +81,10 @@ class CallForm:
         if self.begin.strip():
             return _found(self.begin, text, place)
         # Without a text that begins calls, the whole answer must be one.
-        whole = not text[:place].strip() and text[place:].lstrip().startswith("{") and self.arguments == "object"
-        return (place, place) if whole and place < len(text) else None
+        is_whole_call = (
+            not text[:place].strip() and text[place:].lstrip().startswith("{") and self.arguments == "object"
+        )
+        return (place, place) if is_whole_call and place < len(text) else None
 
     def _read(self, text: str, opened: tuple[int, int], tools: Tools, calls: list[Call]) -> int:
         """Append a series of calls to `calls`; return the end of the last one.
@@ -140,8 +142,8 @@ class CallForm:
             ValueError: the call is malformed.
         """
         if self.arguments == "object":
-            found, place = _object(text, place)
-            name, arguments = found.get(self.keys[0]), found.get(self.keys[1], {})
+            parsed, place = _object(text, place)
+            name, arguments = parsed.get(self.keys[0]), parsed.get(self.keys[1], {})
             if arguments is None:
                 arguments = {}
             elif isinstance(arguments, str):
@@ -149,27 +151,27 @@ class CallForm:
             if not isinstance(name, str) or not isinstance(arguments, dict):
                 raise ValueError("no name, or arguments that are not an object")
             return name, arguments, place
-        named = _NAME.match(text, place)
-        if named is None:
+        name_match = _NAME.match(text, place)
+        if name_match is None:
             raise ValueError("no name")
-        name, place = named[1], named.end()
+        name, place = name_match[1], name_match.end()
         if self.arguments == "pairs" and any(
             _lenient(end).match(text, place) for end in self.no_arguments if end.strip()
         ):
             return name, {}, place
-        begun = _lenient(self.after_name).match(text, place)
+        header_match = _lenient(self.after_name).match(text, place)
         if self.arguments == "json":
             # gpt-oss orders its headers differently from its template.
-            begun = begun or re.compile(rf"[^{{}}]*?{re.escape(self.after_name.rpartition('<')[2].strip())}").match(
-                text, place
-            )
-            if begun is None:
+            header_match = header_match or re.compile(
+                rf"[^{{}}]*?{re.escape(self.after_name.rpartition('<')[2].strip())}"
+            ).match(text, place)
+            if header_match is None:
                 raise ValueError("no arguments")
-            arguments, place = _object(text, begun.end())
+            arguments, place = _object(text, header_match.end())
             return name, arguments, place
-        if begun is None:
+        if header_match is None:
             raise ValueError("no arguments")
-        return name, *self._pairs(text, begun.end(), _types(name, tools))
+        return name, *self._pairs(text, header_match.end(), _types(name, tools))
 
     def _pairs(self, text: str, place: int, types: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """Return arguments that are written one by one, and the end of the last value."""
@@ -260,8 +262,8 @@ class AnswerForm:
             rest = rest.lstrip().removeprefix(self._answer_begin)
         elif calls and self._answer_begin:  # the header of a call instead of an answer's
             rest = rest.partition(self._answer_begin.partition(">")[0])[0]
-        whole = rest == text
-        return ParsedAnswer(reasoning, rest if whole else rest.strip(), tuple(calls))
+        unchanged = rest == text
+        return ParsedAnswer(reasoning, rest if unchanged else rest.strip(), tuple(calls))
 
     @cached_property
     def _answer_begin(self) -> str:
@@ -322,12 +324,12 @@ def _object(text: str, place: int) -> tuple[dict[str, Any], int]:
     while place < len(text) and text[place].isspace():
         place += 1
     try:
-        found, end = _JSON.raw_decode(text, place)
+        value, end = _JSON.raw_decode(text, place)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ValueError("not an object")  # noqa: TRY004 -- all errors of a text are of one type
-    return found, end
+    return value, end
 
 
 def _types(name: str, tools: Tools) -> Mapping[str, Any]:

@@ -178,7 +178,9 @@ class Browser:
                     return int(line)
                 if not part:
                     break
-        raise AgentRLError("the driver of Chromium does not start; check that chromedriver runs")
+        raise AgentRLError(
+            f"MiniWoB: chromedriver does not start within {seconds:g} seconds; run `chromedriver --version` to see why"
+        )
 
     @contextlib.contextmanager
     def _bounded(self) -> Iterator[None]:
@@ -187,14 +189,14 @@ class Browser:
         from urllib3.exceptions import HTTPError
 
         if not self.alive:
-            raise AgentRLError("the browser of this episode has ended; start another episode")
+            raise AgentRLError("MiniWoB: the browser of this episode has ended; reset the task for a new one")
         try:
             yield
         except (WebDriverException, HTTPError, OSError, AgentRLError) as error:
             self.close()
             reason = str(error).partition("\n")[0] or type(error).__name__
             raise AgentRLError(
-                f"the browser failed or took too long ({reason}), and was ended; start another episode"
+                f"MiniWoB: the browser failed or took too long ({reason}), and was ended; reset the task for a new one"
             ) from error
         except BaseException:
             self.close()
@@ -207,7 +209,7 @@ def _installed() -> tuple[str, str]:
     if program is None or driver is None:
         missing = "chromium" if program is None else "chromedriver"
         raise MissingDependencyError(
-            f"MiniWoB needs Chromium and its driver, and {missing} is not on the PATH: "
+            f"MiniWoB needs Chromium and its driver, but {missing} is not on the PATH; install both: "
             "apt-get install chromium chromium-driver"
         )
     return program, driver

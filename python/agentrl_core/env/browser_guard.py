@@ -29,15 +29,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def _children() -> dict[int, list[int]]:
     """Return the child processes of each process on this machine."""
-    found: dict[int, list[int]] = {}
+    children: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
                 after_name = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
             except OSError:  # it ended meanwhile
                 continue
-            found.setdefault(int(after_name.split()[1]), []).append(int(folder.name))
-    return found
+            children.setdefault(int(after_name.split()[1]), []).append(int(folder.name))
+    return children
 
 
 def _kill_descendants() -> None:
@@ -72,17 +72,17 @@ def _watch(driver: subprocess.Popen[bytes], parent: int) -> None:
     output = driver.stdout
     if output is None:
         return
-    watched, seen = [sys.stdin.fileno(), output.fileno()], b""
+    watched, received = [sys.stdin.fileno(), output.fileno()], b""
     while os.getppid() == parent:
         for readable in select.select(watched, [], [], _LOOK_SECONDS)[0]:
             part = os.read(readable, 1 << 16)
             if not part:
                 return
             if readable == output.fileno():
-                seen += part
-                if port := _PORT.search(seen):
+                received += part
+                if port := _PORT.search(received):
                     os.write(sys.stdout.fileno(), port[1] + b"\n")
-                    seen = b""
+                    received = b""
 
 
 def _main() -> None:

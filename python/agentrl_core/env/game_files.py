@@ -31,12 +31,12 @@ class GameFiles:
     """
 
     def __init__(self, files: Files | Mapping[Split, Files]) -> None:
-        given = cast(Mapping[str, Files], files) if isinstance(files, Mapping) else {"train": files}
-        if not given or any(split not in _SPLITS for split in given):
+        paths = cast(Mapping[str, Files], files) if isinstance(files, Mapping) else {"train": files}
+        if not paths or any(split not in _SPLITS for split in paths):
             raise InvalidInputError(
                 f"TextWorld: files is {files!r:.80}; give a path, or a table with a path for train and one for held_out"
             )
-        self._games = {split: _games(Path(path).absolute()) for split, path in given.items()}
+        self._games = {split: _games(Path(path).absolute()) for split, path in paths.items()}
 
     def tasks(self, count: int, split: Split, start: int) -> list[Task]:
         """Return tasks for games `start` to `start + count` of a split, in the order of their names.
@@ -61,18 +61,20 @@ def _games(path: Path) -> list[tuple[str, Path]]:
     if path.is_dir():
         found = sorted(each for each in path.rglob("*") if each.suffix == PDDL or _STORY.fullmatch(each.suffix))
         if not found:
-            raise InvalidInputError(f"TextWorld: files={str(path)!r} has no game (.z8 or {PDDL}); give another folder")
+            raise InvalidInputError(
+                f"TextWorld: files={str(path)!r} has no game (.z8 or {PDDL}); give a folder of games"
+            )
     elif path.is_file() and (path.suffix == PDDL or _STORY.fullmatch(path.suffix)):
         found = [path]
     else:
         raise InvalidInputError(
             f"TextWorld: files={str(path)!r} is neither a game (.z8 or {PDDL}) nor a folder; give one of these"
         )
-    lonely = next((each for each in found if each.suffix != PDDL and not each.with_suffix(".json").is_file()), None)
-    if lonely is not None:
+    game = next((each for each in found if each.suffix != PDDL and not each.with_suffix(".json").is_file()), None)
+    if game is not None:
         raise InvalidInputError(
-            f"TextWorld: files: {str(lonely)!r} has no {lonely.with_suffix('.json').name} beside it, which holds its "
-            "goal and its score; copy it as well"
+            f"TextWorld: files: {str(game)!r} has no {game.with_suffix('.json').name} beside it; copy that file "
+            "too, as it has the game's goal and score"
         )
     base = path if path.is_dir() else path.parent
     return [

@@ -77,7 +77,7 @@ def _check(content: bytes, name: str) -> None:
     """Refuse bytes that are not a picture, and pictures with too many pixels."""
     header = picture_header(content)
     if header is None:
-        raise InvalidInputError(f"Image: {name} is no PNG, JPEG, WebP or GIF; save the picture as one of these")
+        raise InvalidInputError(f"Image: {name} is not a PNG, JPEG, WebP or GIF; save the picture as one of these")
     if header.width * header.height > MOST_PIXELS:
         raise InvalidInputError(
             f"Image: {name} has {header.width} x {header.height} pixels; give at most {MOST_PIXELS} in all"

@@ -33,8 +33,8 @@ def image_of(part: Mapping[str, Any], where: str) -> Image:
         >>> image_of({"type": "image_url", "image_url": {"url": pixel}}, "message 0")
         Image(43 bytes, e4c8efe0cd4a34ef)
     """
-    given = part.get("image_url")
-    url = given.get("url") if isinstance(given, Mapping) else given
+    image_url = part.get("image_url")
+    url = image_url.get("url") if isinstance(image_url, Mapping) else image_url
     if not isinstance(url, str):
         raise InvalidInputError(f"{where}: image_url is {url!r:.60}; give a URL data:image/png;base64,...")
     head, comma, data = url.partition(",")

@@ -82,7 +82,7 @@ class MiniGrid(Gymnasium):
             ) from error
         environment = super()._make(seed)
         if "mission" not in getattr(environment.observation_space, "spaces", {}):
-            raise InvalidInputError(f"MiniGrid: {self._game!r} has no mission; take Gymnasium for it")
+            raise InvalidInputError(f"MiniGrid: {self._game!r} has no mission; use env.Gymnasium for it")
         return environment
 
 

@@ -12,6 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import ClassVar, Literal, cast, get_args
 
+from agentrl_core._util.near_names import near_names
 from agentrl_core.data.codes import StepFlag
 from agentrl_core.env.base import Content, ExtraColumn, Split, StepResult, Task, was_cut
 from agentrl_core.env.browser import Browser
@@ -125,7 +126,8 @@ class MiniWoB:
         self._names = [tasks] if isinstance(tasks, str) else list(tasks)
         known = sorted(path.stem for path in self._pages.glob("*.html"))
         if unknown := [name for name in self._names if name not in known]:
-            raise InvalidInputError(f"MiniWoB: tasks has {unknown[0]!r}; give names among {', '.join(known)}")
+            hint = near_names(str(unknown[0]), known, f"use one of: {', '.join(known)}")
+            raise InvalidInputError(f"MiniWoB: tasks has {unknown[0]!r}, which does not exist; {hint}")
         if not self._names:
             raise InvalidInputError("MiniWoB: tasks is empty; give the name of a task, such as 'click-test-2'")
         if observation not in get_args(Seen):
@@ -218,10 +220,10 @@ class MiniWoBPage:
         if action.kind == "type":
             self.browser.press(action.text)
         elif action.kind == "key":
-            *held, key = action.text.split("+") if len(action.text) > 1 else [action.text]
-            if (key not in _KEYS and len(key) != 1) or not set(held) <= set(_HELD):
+            *modifiers, key = action.text.split("+") if len(action.text) > 1 else [action.text]
+            if (key not in _KEYS and len(key) != 1) or not set(modifiers) <= set(_HELD):
                 return None, f"There is no key {action.text[:40]!r}. Keys: a character, {', '.join(_KEYS)}."
-            self.browser.press(_key(key), tuple(map(_key, held)))
+            self.browser.press(_key(key), tuple(map(_key, modifiers)))
         else:
             numbers = action.numbers if action.kind == "click" else action.numbers[:-1]
             box = self._box(numbers)

@@ -63,9 +63,9 @@ def target_of(instruction: str, page: Mapping[str, Any]) -> Box | None:
     leaves = [element for _, element in elements(page) if not element["children"]]
     named = [element for element in leaves if _is_named(str(element.get("text") or ""), instruction)]
     controls = [element for element in leaves if _is_control(element)]
-    for found in (named, [] if named else controls):
-        if len(found) == 1:
-            return _box_of(found[0])
+    for candidates in (named, [] if named else controls):
+        if len(candidates) == 1:
+            return _box_of(candidates[0])
     return None
 
 

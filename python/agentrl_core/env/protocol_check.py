@@ -117,7 +117,7 @@ class _Checker:
             if _generators() != generators:
                 self.problems.append(
                     "reset or step moves a global random generator (random or numpy.random): "
-                    "draw from a generator of the episode's own, made of task and seed"
+                    "use a generator of the episode's own, seeded by task and seed"
                 )
             if not self.problems:  # the following checks compare with these episodes
                 self._look_at_all()
@@ -142,16 +142,20 @@ class _Checker:
             if self.problems:
                 return []
             if _listed(environment.tasks(count)) != tasks:
-                self.problems.append("tasks() gives other tasks in a second call: make them of their number alone")
+                self.problems.append(
+                    "tasks() returns other tasks in a second call: make each task depend on its number only"
+                )
             elif _listed(environment.tasks(count - 1, start=1)) != tasks[1:]:
-                self.problems.append("tasks(start=1) does not go on where tasks() began: count from start")
+                self.problems.append(
+                    f"tasks({count - 1}, start=1) is not tasks({count})[1:]: number the tasks from start"
+                )
         except Exception as error:  # noqa: BLE001 -- all errors of the author's code are reported
-            self.problems.append(f"tasks({count}) raises {_named(error)}")
+            self.problems.append(f"tasks({count}) raises {_named(error)}: return {count} tasks")
             return []
         try:
             held_out = list(environment.tasks(count, split="held_out"))
         except Exception as error:  # noqa: BLE001 -- see above
-            self.hints.append(f"held-out tasks were not looked at: tasks(split='held_out') raises {_named(error)}")
+            self.hints.append(f"held-out tasks were not checked: tasks(split='held_out') raises {_named(error)}")
             held_out = []
         broken = [f"tasks({count}, split='held_out')[{place}] {problem}" for place, problem in task_problems(held_out)]
         if broken:
@@ -159,7 +163,7 @@ class _Checker:
             return []
         shared = {task.task_id for task in tasks} & {task.task_id for task in held_out}
         if shared:
-            self.problems.append(f"task {min(shared)!r} is in both splits: held-out tasks must not be trained on")
+            self.problems.append(f"task {min(shared)!r} is in both splits: remove it from one of them")
         self.problems += violations.of_payloads(environment, tasks)
         return list(tasks)
 
@@ -174,13 +178,13 @@ class _Checker:
             episode = self.settled(cast(Any, self.environment).reset(task, self.seed))
             if hasattr(episode, "observations"):
                 self.environment, episode = SingleAgentView(self.environment), SingleAgentEpisode(episode)
-            record.first = seen = episode.observation
-            self.problems += violations.of_observation(seen, place)
+            record.first = observation = episode.observation
+            self.problems += violations.of_observation(observation, place)
             self.problems += violations.of_tools(episode)
             self._note(record, episode)
             while not record.ended and len(record.outcomes) < self.steps:
                 number = len(record.outcomes)
-                action = self._action(task, number, seen)
+                action = self._action(task, number, observation)
                 place = f"step {number} of task {task.task_id!r}, action {action[:60]!r}"
                 outcome = self.settled(episode.step(action))
                 broken = violations.of_outcome(outcome, place, getattr(self.environment, "facts", {}))
@@ -189,29 +193,29 @@ class _Checker:
                     break
                 record.actions.append(action)
                 record.outcomes.append(outcome)
-                seen = outcome.observation if outcome.observation is not None else seen
+                observation = outcome.observation if outcome.observation is not None else observation
                 self._note(record, episode)
         except Exception as error:  # noqa: BLE001 -- see above
             self.problems.append(
-                f"{place} raises {_named(error)}: answer what cannot be done with an observation and a flag"
+                f"{place} raises {_named(error)}: for an action that cannot be done, return an observation and a flag"
             )
         finally:
             self._close(episode, task)
         return record
 
-    def _action(self, task: Task, number: int, seen: Content) -> str:
+    def _action(self, task: Task, number: int, observation: Content) -> str:
         if callable(self.actions):
-            return self.actions(task, number, seen)
+            return self.actions(task, number, observation)
         return self.actions[number % len(self.actions)]
 
     def _note(self, record: EpisodeLog, episode: Any) -> None:
         key = episode.state_key()
         if not isinstance(key, bytes):
-            self.problems.append(f"state_key() gives {type(key).__name__}; give bytes")
+            self.problems.append(f"state_key() returned {type(key).__name__}; return bytes")
         record.keys.append(key)
         snapshot = episode.snapshot() if hasattr(episode, "snapshot") and not record.ended else None
         if not isinstance(snapshot, bytes | None):
-            self.problems.append(f"snapshot() gives {type(snapshot).__name__}; give bytes")
+            self.problems.append(f"snapshot() returned {type(snapshot).__name__}; return bytes")
         record.snapshots.append(snapshot)
 
     def _close(self, episode: Any, task: Task) -> None:
@@ -221,7 +225,9 @@ class _Checker:
             try:
                 self.settled(episode.close())
             except Exception as error:  # noqa: BLE001 -- see above
-                self.problems.append(f"{time} of the episode of task {task.task_id!r} raises {_named(error)}")
+                self.problems.append(
+                    f"{time} of the episode of task {task.task_id!r} raises {_named(error)}: permit every close()"
+                )
                 return
 
     def _look_at_all(self) -> None:
@@ -231,10 +237,10 @@ class _Checker:
         for name in sorted(facts.keys() - reported):
             if ended:
                 self.problems.append(
-                    f"fact {name!r} is declared and no outcome says it: say it, or give check actions that lead there"
+                    f"fact {name!r} is declared, but in no StepResult: return it, or give check actions that lead to it"
                 )
             else:
-                self.hints.append(f"fact {name!r} was not said; no episode ended within {self.steps} actions")
+                self.hints.append(f"fact {name!r} was not returned, as no episode ended within {self.steps} actions")
         if not ended:
             self.hints.append("no episode ended: give actions that end one, or more steps")
         self.problems += violations.of_keys(self.records)
@@ -243,10 +249,11 @@ class _Checker:
 
     def _replay(self) -> None:
         if not getattr(self.environment, "replayable", True):
-            self.hints.append("replayable is False: forks are refused, and nothing was played a second time")
+            self.hints.append("replayable is False: forks are refused, and no episode was replayed")
             return
         for record in self.records:
-            self.problems += self._differences(self.environment, record, "played a second time")
+            differences = self._differences(self.environment, record, "played a second time")
+            self.problems += [f"{line}; make episodes depend only on task, seed and actions" for line in differences]
         if self.problems:
             return
         self.problems += self._side_by_side()
@@ -269,11 +276,11 @@ class _Checker:
             self._close(episode, record.task)
 
     def _again(self, episode: Any, record: EpisodeLog, start: int = 0) -> EpisodeLog:
-        again = EpisodeLog(record.task, episode.observation, keys=[episode.state_key()])
+        replayed = EpisodeLog(record.task, episode.observation, keys=[episode.state_key()])
         for action in record.actions[start:]:
-            again.outcomes.append(self.settled(episode.step(action)))
-            again.keys.append(episode.state_key())
-        return again
+            replayed.outcomes.append(self.settled(episode.step(action)))
+            replayed.keys.append(episode.state_key())
+        return replayed
 
     def _side_by_side(self) -> list[str]:
         """Replay all episodes interleaved, one action of each at a time, and return the differences."""
@@ -281,12 +288,12 @@ class _Checker:
         episodes: list[Any] = []
         try:
             episodes = [self.settled(cast(Any, self.environment).reset(r.task, self.seed)) for r in self.records]
-            again = [
+            replayed = [
                 EpisodeLog(record.task, episode.observation, keys=[episode.state_key()])
                 for record, episode in zip(self.records, episodes, strict=True)
             ]
             for number in range(self.steps):
-                for record, episode, copy in zip(self.records, episodes, again, strict=True):
+                for record, episode, copy in zip(self.records, episodes, replayed, strict=True):
                     if number < len(record.actions):
                         copy.outcomes.append(self.settled(episode.step(record.actions[number])))
                         copy.keys.append(episode.state_key())
@@ -295,30 +302,30 @@ class _Checker:
         finally:
             for record, episode in zip(self.records, episodes, strict=False):
                 self._close(episode, record.task)
-        pairs = zip(self.records, again, strict=True)
+        pairs = zip(self.records, replayed, strict=True)
         return [f"{line}; episodes must share no state" for r, c in pairs for line in violations.of_replay(r, c, how)]
 
     def _in_threads(self) -> list[str]:
         def lines(record: EpisodeLog) -> list[str]:
             checker = _Checker(self.environment, self.count, self.actions, self.seed, self.steps)
             try:
-                found = checker._differences(self.environment, record, "played in a thread beside others")
-                return found + checker.problems
+                differences = checker._differences(self.environment, record, "played in a thread beside others")
+                return differences + checker.problems
             finally:
                 checker.loop.close()
 
         with ThreadPoolExecutor(4) as threads:
-            found = [line for each in threads.map(lines, [*self.records, *self.records]) for line in each]
-        return [f"{line}; not safe in threads: say runs = 'process'" for line in found]
+            differences = [line for each in threads.map(lines, [*self.records, *self.records]) for line in each]
+        return [f"{line}; not safe in threads: set runs = 'process'" for line in differences]
 
     def _out_of_a_pickle(self) -> list[str]:
         try:
             environment = pickle.loads(pickle.dumps(self.environment))  # noqa: S301 -- the author's own
         except Exception as error:  # noqa: BLE001 -- see above
-            return [f"runs is 'process' and the environment does not pickle: {_named(error)}"]
+            return [f"runs is 'process', but the environment cannot be pickled ({_named(error)}): make it picklable"]
         try:
             return [
-                line
+                f"{line}; keep in the pickle all that episodes depend on"
                 for record in self.records
                 for line in self._differences(environment, record, "played by a pickled copy of the environment")
             ]
@@ -330,24 +337,27 @@ class _Checker:
         restore = getattr(self.environment, "restore", None)
         if restore is None:
             if any(snapshot is not None for record in self.records for snapshot in record.snapshots):
-                return ["episodes have snapshot() and the environment no restore(): nobody reads the snapshots"]
+                return ["episodes have snapshot(), but the environment has no restore(): add it, or remove snapshot()"]
             return []
         lines = []
+        remedy = "let restore() return the state after these actions"
         for record in self.records:
             start = len(record.actions) // 2
             for snapshot in {record.snapshots[start], None}:
-                how = f"restored {'from a snapshot' if snapshot else 'without a snapshot'} behind {start} actions"
+                how = f"restored {'from a snapshot' if snapshot else 'without a snapshot'} after {start} actions"
                 episode: Any = None
                 try:
                     episode = self.settled(restore(record.task, self.seed, record.actions[:start], snapshot))
-                    again = self._again(episode, record, start)
+                    replayed = self._again(episode, record, start)
                 except Exception as error:  # noqa: BLE001 -- see above
-                    lines.append(f"task {record.task.task_id!r}, {how}, raises {_named(error)}")
+                    lines.append(f"task {record.task.task_id!r}, {how}, raises {_named(error)}; {remedy}")
                     continue
                 finally:
                     self._close(episode, record.task)
-                rest = EpisodeLog(record.task, again.first, outcomes=record.outcomes[start:], keys=record.keys[start:])
-                lines += violations.of_replay(rest, again, how)
+                rest = EpisodeLog(
+                    record.task, replayed.first, outcomes=record.outcomes[start:], keys=record.keys[start:]
+                )
+                lines += [f"{line}; {remedy}" for line in violations.of_replay(rest, replayed, how)]
         return lines
 
 

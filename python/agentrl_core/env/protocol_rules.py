@@ -50,11 +50,13 @@ def of_declarations(environment: Environment) -> list[str]:
         lines.append(f"patience is {patience!r}; give seconds, at least 0")
     facts = getattr(environment, "facts", {})
     if not isinstance(facts, Mapping):
-        return [*lines, f"facts is a {type(facts).__name__}; give a mapping of names to Fact"]
+        return [*lines, f"facts is a {type(facts).__name__}; give a mapping of names to ExtraColumn"]
     for name, fact in facts.items():
         # `reward.format` is the part `format` of a reward.
         if not isinstance(name, str) or not name.removeprefix("reward.").isidentifier():
-            lines.append(f"fact {name!r} has a name that is not an identifier; columns are found by it")
+            lines.append(
+                f"fact {name!r} has a name that is not an identifier; use letters, digits and _, such as 'tool_calls'"
+            )
         if (
             not isinstance(fact, ExtraColumn)
             or fact.level not in ("step", "trajectory")
@@ -67,9 +69,9 @@ def of_declarations(environment: Environment) -> list[str]:
 def of_tasks(tasks: object, count: int) -> list[str]:
     """Check the result of `tasks(count)`."""
     if not isinstance(tasks, list) or not all(isinstance(task, Task) for task in tasks):
-        return [f"tasks({count}) gives {_short(tasks)}; give a list or sequence of Task"]
+        return [f"tasks({count}) returned {_short(tasks)}; return a list or sequence of Task"]
     if len(tasks) != count:
-        return [f"tasks({count}) gives {len(tasks)} tasks; give {count}"]
+        return [f"tasks({count}) returned {len(tasks)} tasks; return {count}"]
     return [f"tasks({count})[{place}] {problem}" for place, problem in task_problems(tasks)]
 
 
@@ -77,8 +79,8 @@ def of_payloads(environment: Any, tasks: Sequence[Task]) -> list[str]:
     """Check that a new process can restore the tasks."""
     if not hasattr(environment, "task"):
         return [
-            f"the payload of task {task.task_id!r} is not plain JSON ({type(task.payload).__name__}) and there is no "
-            f"task(task_id): a new process cannot find the task again"
+            f"the payload of task {task.task_id!r} is not plain JSON ({type(task.payload).__name__}), so a new "
+            f"process cannot restore the task; give plain JSON, or add a method task(task_id)"
             for task in tasks
             if not _is_plain(task.payload)
         ]
@@ -87,10 +89,10 @@ def of_payloads(environment: Any, tasks: Sequence[Task]) -> list[str]:
         try:
             again = environment.task(task.task_id)
         except Exception as error:  # noqa: BLE001 -- all errors of the author's code are reported
-            lines.append(f"task({task.task_id!r}) raises {type(error).__name__}: {error}")
+            lines.append(f"task({task.task_id!r}) raises {type(error).__name__}: {error}; return that task of tasks()")
         else:
             if again != task:
-                lines.append(f"task({task.task_id!r}) gives another task than tasks() did")
+                lines.append(f"task({task.task_id!r}) returned another task than tasks(); return the same one")
     return lines
 
 
@@ -124,7 +126,10 @@ def _texts(message: Any) -> list[str]:
 
 def _of_text(text: str, what: str) -> list[str]:
     """Check that a text is valid Unicode, without a lone surrogate."""
-    return [] if is_unicode(text) else [f"{what} is {_short(text)}, which is not Unicode (a lone surrogate)"]
+    if is_unicode(text):
+        return []
+    remedy = 'give text.encode("utf-8", "replace").decode()'
+    return [f"{what} is {_short(text)}, which is not Unicode (a lone surrogate); {remedy}"]
 
 
 def of_tools(episode: Any) -> list[str]:
@@ -138,12 +143,14 @@ def of_tools(episode: Any) -> list[str]:
 def of_outcome(outcome: Any, place: str, facts: Mapping[str, ExtraColumn]) -> list[str]:
     """Check the types of a result, and its facts against the declarations."""
     if not isinstance(outcome, StepResult):
-        return [f"{place} gives {_short(outcome)}; give an Outcome"]
+        return [f"{place} returned {_short(outcome)}; return an env.StepResult"]
     lines = []
     if outcome.observation is not None:
         lines += of_observation(outcome.observation, place)
     elif not outcome.terminated and not outcome.truncated:
-        lines.append(f"{place}: no observation and no end; give one of them")
+        lines.append(
+            f"{place}: observation is None, but the episode continues; give an observation, or terminated=True"
+        )
     kinds: Mapping[str, tuple[type | tuple[type, ...], str]] = {
         "reward": ((int, float, type(None)), "a number or None"),
         "terminated": (bool, "True or False"),
@@ -153,17 +160,17 @@ def of_outcome(outcome: Any, place: str, facts: Mapping[str, ExtraColumn]) -> li
         "info": ((Mapping, type(None)), "a mapping or None"),
         "facts": ((Mapping, type(None)), "a mapping or None"),
     }
-    for name, (kind, wanted) in kinds.items():
+    for name, (kind, expected) in kinds.items():
         value = getattr(outcome, name)
         if not isinstance(value, kind):
-            lines.append(f"{place}: {name} is {_short(value)}; give {wanted}")
+            lines.append(f"{place}: {name} is {_short(value)}; give {expected}")
     if isinstance(outcome.reward, int | float) and not _fits(outcome.reward):
         lines.append(f"{place}: reward is {outcome.reward!r}; give a number that fits 32 bits, None, or NaN")
     flags: object = outcome.flags
     if isinstance(flags, int) and not 0 <= flags < 1 << 32:
         lines.append(f"{place}: flags is {outcome.flags!r}; give an integer from 0 to 2^32 - 1")
     if isinstance(outcome.info, Mapping) and not _is_json(outcome.info):
-        lines.append(f"{place}: info {_short(outcome.info)} is not JSON; give plain values")
+        lines.append(f"{place}: info {_short(outcome.info)} is not JSON; give numbers, texts, lists and dicts of them")
     if isinstance(outcome.facts, Mapping):
         lines += _of_facts(outcome.facts, place, facts)
     return lines
@@ -173,29 +180,27 @@ def _of_facts(reported: Mapping[str, object], place: str, facts: Mapping[str, Ex
     lines = []
     for name, value in reported.items():
         if name not in facts:
-            lines.append(f"{place}: fact {name!r} is said and not declared; add it to the environment's facts")
+            lines.append(f"{place}: fact {name!r} is returned but not declared; add it to the environment's facts")
         elif facts[name].kind == "number":
             if isinstance(value, bool) or not isinstance(value, int | float):
-                lines.append(f"{place}: fact {name!r} is {value!r} and declared a number; give a number")
+                lines.append(f"{place}: fact {name!r} is {value!r}, but declared a number; give a number")
             elif not _fits(value):
                 lines.append(f"{place}: fact {name!r} is {value!r}; give a number that fits 32 bits, or NaN")
         elif isinstance(value, str) and not is_unicode(value):
             lines += _of_text(value, f"{place}: fact {name!r}")
         elif not isinstance(value, str | bytes):
-            lines.append(f"{place}: fact {name!r} is {value!r} and declared a key; give a text or bytes")
+            lines.append(f"{place}: fact {name!r} is {value!r}, but declared a key; give a text or bytes")
     return lines
 
 
 def of_keys(records: Sequence[EpisodeLog]) -> list[str]:
     """Check that state keys distinguish states."""
-    seen = [record.first for record in records]
-    seen += [outcome.observation for r in records for outcome in r.outcomes if outcome.observation is not None]
+    observations = [record.first for record in records]
+    observations += [outcome.observation for r in records for outcome in r.outcomes if outcome.observation is not None]
     keys = {key for record in records for key in record.keys}
-    if len(keys) == 1 and any(each != seen[0] for each in seen):
+    if len(keys) == 1 and any(each != observations[0] for each in observations):
         key = _short(next(iter(keys)))
-        return [
-            f"state_key() is {key} in every state though observations differ; make it of what the next action follows"
-        ]
+        return [f"state_key() is {key} in every state though observations differ; return other bytes for each state"]
     return []
 
 
@@ -203,7 +208,7 @@ def of_replay(record: EpisodeLog, again: EpisodeLog, how: str) -> list[str]:
     """Return the first difference between a log and a replay of the same actions."""
     task = f"task {record.task.task_id!r}, {how}"
     if record.first != again.first:
-        return [f"{task}, begins with {_short(again.first)} and began with {_short(record.first)}"]
+        return [f"{task}, begins with {_short(again.first)}, but began with {_short(record.first)}"]
     for number, (was, now) in enumerate(zip(record.keys, again.keys, strict=True)):
         if number:
             for each in fields(StepResult):

@@ -204,10 +204,10 @@ def _run(code: str, seconds: float, memory: int, most: int, *, shut_in: bool) ->
 @contextlib.contextmanager
 def _readable(code: str) -> Iterator[BinaryIO]:
     """Open the code as an unnamed read-only file, which becomes the standard input of its process."""
-    with tempfile.NamedTemporaryFile() as written:
-        written.write(code.encode(errors="replace"))
-        written.flush()
-        source = open(written.name, "rb")  # noqa: SIM115, PTH123 -- it is closed below
+    with tempfile.NamedTemporaryFile() as temporary:
+        temporary.write(code.encode(errors="replace"))
+        temporary.flush()
+        source = open(temporary.name, "rb")  # noqa: SIM115, PTH123 -- it is closed below
     with source:
         yield source
 
@@ -218,8 +218,8 @@ def _home(readable: list[str]) -> str:
         if not any(path == place or path.startswith(f"{place}/") for path in readable):
             return place
     raise UnsupportedError(
-        f"Python: the interpreter has files in each of /tmp, /var/tmp, /home and /mnt ({readable}); move it out of one "
-        "of them"
+        f"Python: the interpreter has files in all of /tmp, /var/tmp, /home and /mnt ({readable}), but one must be "
+        "free; move its files out of one of them"
     )
 
 
@@ -242,8 +242,8 @@ def _read(output: int, deadline: float, most: int, process: subprocess.Popen[byt
     with selectors.DefaultSelector() as selector:
         selector.register(output, selectors.EVENT_READ)
         while len(text) <= most:
-            left = deadline - time.monotonic()
-            if left <= 0 or not selector.select(left):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not selector.select(remaining):
                 return bytes(text), True, False
             part = os.read(output, 65536)
             if not part:  # all writers closed it: the process has ended, or continues without output

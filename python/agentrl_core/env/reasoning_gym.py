@@ -139,10 +139,10 @@ class ReasoningGym:
             raise InvalidInputError(f"ReasoningGym: max_turns is {max_turns}; give at least 1")
         if held_out < 0:
             raise InvalidInputError(f"ReasoningGym: held_out is {held_out}; give at least 0")
-        lax = [name for name in families if name in UNLEARNABLE]
-        if lax and not allow_unlearnable:
+        flawed = [name for name in families if name in UNLEARNABLE]
+        if flawed and not allow_unlearnable:
             raise InvalidInputError(
-                f"ReasoningGym: family {lax[0]!r} cannot be learnt from ({UNLEARNABLE[lax[0]]}); take another, "
+                f"ReasoningGym: family {flawed[0]!r} cannot be learnt from ({UNLEARNABLE[flawed[0]]}); take another, "
                 "or give allow_unlearnable=True"
             )
         self.tools: dict[str, Tool] = {}
@@ -166,9 +166,11 @@ class ReasoningGym:
         per_family = -(-held_out // len(settings))
         held_out_streams, train_streams = [], []
         for name, options in settings.items():
-            held = _Stream(name, _dataset(name, options, self._first_seed("held_out")), "held_out", frozenset())
-            questions = frozenset(held[i].question for i in range(per_family))
-            held_out_streams.append(held)
+            held_out_stream = _Stream(
+                name, _dataset(name, options, self._first_seed("held_out")), "held_out", frozenset()
+            )
+            questions = frozenset(held_out_stream[i].question for i in range(per_family))
+            held_out_streams.append(held_out_stream)
             train_streams.append(_Stream(name, _dataset(name, options, self._first_seed("train")), "train", questions))
         self._streams = {"train": train_streams, "held_out": held_out_streams}
 
@@ -185,8 +187,8 @@ class ReasoningGym:
             raise InvalidInputError(f"tasks: split is {split!r}; give 'train' or 'held_out'")
         if split == "held_out" and start + count > self._held_out_count:
             raise InvalidInputError(
-                f"tasks: {start + count} held-out tasks asked for and there are {self._held_out_count}; "
-                f"ask for fewer or build ReasoningGym with a larger held_out"
+                f"tasks: count + start is {start + count}, but split 'held_out' has {self._held_out_count} tasks; "
+                f"request at most {self._held_out_count}, or build ReasoningGym with a larger held_out"
             )
         streams = self._streams[split]
         return [streams[i % len(streams)][i // len(streams)] for i in range(start, start + count)]
@@ -203,7 +205,7 @@ class ReasoningGym:
             stream = self._streams[cast(Split, split)][self._families.index(family)]
             if int(number) < len(stream.dataset):
                 return stream.drawn(int(number))
-        raise InvalidInputError(f"task: {task_id!r} is no task of this ReasoningGym; give an id like 'lcm/train/0'")
+        raise InvalidInputError(f"task: {task_id!r} is not a task of this ReasoningGym; give an id like 'lcm/train/0'")
 
     def reset(self, task: Task, seed: int) -> ReasoningGymEpisode:  # noqa: ARG002 -- the protocol's argument
         """Return a new episode. Nothing in it is random, so `seed` has no effect.
@@ -365,7 +367,7 @@ class _Stream:
             if quiet == _DRAWS_WITHOUT_NEWS or self._drawn == len(self.dataset):
                 raise InvalidInputError(
                     f"ReasoningGym: {self._family} has only {len(self._tasks)} questions for split "
-                    f"{self._split!r} with these settings; ask for fewer tasks or widen the settings"
+                    f"{self._split!r} with these settings; request at most that many tasks, or widen the settings"
                 )
             task = self.drawn(self._drawn)
             known = self._known.get(task.question)

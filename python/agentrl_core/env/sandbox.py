@@ -100,13 +100,13 @@ def _leave_namespaces() -> None:
 
 def _sources(readable: list[str]) -> list[str]:
     """Return the readable paths: the interpreter, its packages, the system's libraries and four devices."""
-    wanted = [*readable, "/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"]
-    wanted += [f"/dev/{name}" for name in ("null", "zero", "random", "urandom")]
-    found: list[str] = []
-    for path in wanted:
-        if os.path.lexists(path) and not any(path == other or path.startswith(f"{other}/") for other in found):
-            found.append(path)
-    return found
+    candidates = [*readable, "/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"]
+    candidates += [f"/dev/{name}" for name in ("null", "zero", "random", "urandom")]
+    sources: list[str] = []
+    for path in candidates:
+        if os.path.lexists(path) and not any(path == other or path.startswith(f"{other}/") for other in sources):
+            sources.append(path)
+    return sources
 
 
 def _change_root(root: str, readable: list[str], home: str, files: int) -> int | None:
@@ -200,8 +200,8 @@ def _filter_calls() -> None:
     """Install the seccomp filter for this process and all processes that it starts."""
     program = ctypes.create_string_buffer(_filter())
     lines = (len(program) - 1) // 8
-    given = struct.pack("HxxxxxxQ", lines, ctypes.addressof(program))
-    _checked("seccomp", _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, given, 0, 0))
+    filter_program = struct.pack("HxxxxxxQ", lines, ctypes.addressof(program))
+    _checked("seccomp", _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, filter_program, 0, 0))
 
 
 def _own_processes(root: str) -> int | None:
@@ -212,9 +212,9 @@ def _own_processes(root: str) -> int | None:
         _mount("proc", place, "proc", _MS_NOSUID | _MS_NODEV)
     except OSError:
         return None
-    found = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     _checked("umount", _libc.umount2(os.fsencode(place), _MNT_DETACH))
-    return found
+    return descriptor
 
 
 def _memory(processes: int) -> int:
@@ -247,8 +247,8 @@ def _watched(child: int, processes: int | None, memory: int) -> int:
 
 def _status_of(child: int) -> int:
     while True:
-        found, status = os.wait()
-        if found == child:
+        pid, status = os.wait()
+        if pid == child:
             code = os.waitstatus_to_exitcode(status)
             return 128 - code if code < 0 else code
 

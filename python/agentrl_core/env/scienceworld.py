@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
 
+from agentrl_core._util.near_names import near_names
 from agentrl_core.env.base import ExtraColumn, Split, Task
 from agentrl_core.env.program_pool import ProgramPool
 from agentrl_core.env.text_game import GAME_FACTS, GameEpisode, GameStep, check_counts, checked_range, payload_of
@@ -55,9 +56,12 @@ class ScienceWorld:
         check_counts("ScienceWorld", max_turns=max_turns)
         known = list(_scienceworld().constants.ID2TASK.values())
         self._names = known if tasks is None else list(tasks)
-        unknown = set(self._names) - set(known)
-        if unknown or not self._names or isinstance(tasks, str):
-            raise InvalidInputError(f"ScienceWorld: tasks is {tasks!r}; give names among {', '.join(known)}")
+        unknown = [name for name in self._names if name not in known]
+        if isinstance(tasks, str) or not self._names:
+            raise InvalidInputError(f"ScienceWorld: tasks is {tasks!r}; give a list of names, such as [{known[0]!r}]")
+        if unknown:
+            hint = near_names(str(unknown[0]), known, f"use one of: {', '.join(known)}")
+            raise InvalidInputError(f"ScienceWorld: tasks has {unknown[0]!r}, which does not exist; {hint}")
         self._simplifications = simplifications
         self._max_turns = max_turns
         self._variations: dict[Split, list[tuple[str, int]]] = {}

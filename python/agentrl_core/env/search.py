@@ -76,10 +76,10 @@ class Search:
             return ToolReply("nothing found", error=False)
         scores = self._index.get_scores_from_ids(words)
         best = np.argsort(-scores, kind="stable")[: self._top]
-        found = [self._documents[number][: self._max_characters] for number in best if scores[number] > 0]
-        if not found:
+        documents = [self._documents[number][: self._max_characters] for number in best if scores[number] > 0]
+        if not documents:
             return ToolReply("nothing found", error=False)
-        return ToolReply("\n".join(f"[{place}] {text}" for place, text in enumerate(found, start=1)), error=False)
+        return ToolReply("\n".join(f"[{place}] {text}" for place, text in enumerate(documents, start=1)), error=False)
 
     def _words(self, text: str) -> list[str]:
         (words,) = self._bm25s.tokenize([text], return_ids=False, show_progress=False)

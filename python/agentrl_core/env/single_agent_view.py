@@ -52,13 +52,13 @@ class SingleAgentEpisode:
         unknown = [agent for agent in (*moves, *outcomes) if agent not in self._agents]
         silent = [agent for agent in moves if agent not in outcomes]
         if unknown or silent:
-            found = (
-                f"has agent {unknown[0]!r}, who is not in observations"
+            problem = (
+                f"has agent {unknown[0]!r}, which is not in observations"
                 if unknown
-                else f"has no outcome for agent {silent[0]!r}"
+                else f"has no result for agent {silent[0]!r}"
             )
             raise InvalidInputError(
-                f"the joint step {found}; give an outcome for each agent that acts, and for no other"
+                f"the joint step {problem}; give an env.StepResult for each agent that acts, and for no other"
             )
         for outcome in outcomes.values():
             if not isinstance(outcome, StepResult):
@@ -67,11 +67,11 @@ class SingleAgentEpisode:
         observations = {
             agent: outcome.observation for agent, outcome in outcomes.items() if outcome.observation is not None
         }
-        paid = [outcome.reward for outcome in outcomes.values() if outcome.reward is not None]
+        rewards = [outcome.reward for outcome in outcomes.values() if outcome.reward is not None]
         facts = [outcome.facts for outcome in outcomes.values() if outcome.facts is not None]
         return StepResult(
             None if over else _merged(observations),
-            reward=sum(paid) if paid else None,
+            reward=sum(rewards) if rewards else None,
             terminated=over,
             facts={name: value for each in facts for name, value in each.items()} or None,
         )

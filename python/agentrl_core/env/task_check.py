@@ -25,7 +25,7 @@ def task_problem(task: Any) -> str | None:
                 'text.encode("utf-8", "replace").decode()'
             )
     if not task.task_id.strip():
-        return f"has task_id {task.task_id!r}; give a name, by which statistics and groups find the task"
+        return f"has task_id {task.task_id!r}; give a name that is not blank"
     solution = getattr(task, "solution", ())
     texts = not isinstance(solution, str) and isinstance(solution, Sequence)
     if not texts or not all(isinstance(each, str) and is_unicode(each) for each in solution):

@@ -143,8 +143,9 @@ def checked_range(count: int, split: Split, start: int, limit: int) -> range:
     if split not in ("train", "held_out"):
         raise InvalidInputError(f"tasks: split is {split!r}; give 'train' or 'held_out'")
     if start + count > limit:
+        remedy = f"request at most {limit}" if limit else "use the other split"
         raise InvalidInputError(
-            f"tasks: {start + count} tasks of split {split!r} asked for and there are {limit}; ask for fewer"
+            f"tasks: count + start is {start + count}, but split {split!r} has {limit} tasks; {remedy}"
         )
     return range(start, start + count)
 
@@ -169,6 +170,6 @@ def check_counts(owner: str, **counts: int) -> None:
     """
     for name, value in counts.items():
         least = 0 if name in ("seed", "held_out") else 1
-        given: object = value  # regardless of the caller's types
-        if isinstance(given, bool) or not isinstance(given, int) or value < least:
+        untyped: object = value  # regardless of the caller's types
+        if isinstance(untyped, bool) or not isinstance(untyped, int) or value < least:
             raise InvalidInputError(f"{owner}: {name} is {value!r}; give an integer of at least {least}")

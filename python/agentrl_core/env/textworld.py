@@ -126,7 +126,7 @@ class TextWorld:
     ) -> None:
         check_counts("TextWorld", max_turns=max_turns, seed=seed, held_out=held_out)
         if seed >= _SEEDS:
-            raise InvalidInputError(f"TextWorld: seed is {seed}; give one below {_SEEDS}")
+            raise InvalidInputError(f"TextWorld: seed is {seed}; give a seed from 0 to {_SEEDS - 1}")
         if game not in _SETTINGS:
             raise InvalidInputError(f"TextWorld: game is {game!r}; give one of {', '.join(_SETTINGS)}")
         unknown = set(settings or ()) - _SETTINGS[game].keys()
@@ -240,13 +240,22 @@ class TextWorld:
 
 class _TextWorldGame:
     def __init__(self, path: Path, *, show_commands: bool) -> None:
-        wanted = ["admissible_commands", "description", "inventory", "max_score", "objective", "score", "won", "lost"]
+        requested = [
+            "admissible_commands",
+            "description",
+            "inventory",
+            "max_score",
+            "objective",
+            "score",
+            "won",
+            "lost",
+        ]
         if path.suffix == PDDL:  # its state has no descriptions
-            wanted.append("facts")
+            requested.append("facts")
         textworld = _textworld()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the interpreter warns that it supports other games better
-            infos = textworld.EnvInfos(**dict.fromkeys(wanted, True))
+            infos = textworld.EnvInfos(**dict.fromkeys(requested, True))
             wrappers = [_names_of_alfworld()] if path.suffix == PDDL else []
             self._environment = textworld.start(str(path), infos, wrappers)
         self._environment.seed(0)
@@ -271,11 +280,11 @@ class _TextWorldGame:
 
     def _move(self, text: str, *, refused: bool) -> GameStep:
         score = self._state.score or 0  # which games of ALFWorld do not have before the first command
-        rise, self._score = score - self._score, score
+        gain, self._score = score - self._score, score
         return GameStep(
             self._shown(text),
             score=self._score / (self._state.max_score or 1),
-            reward=float(rise),
+            reward=float(gain),
             terminated=bool(self._state.won or self._state.lost),
             success=bool(self._state.won),
             refused=refused,

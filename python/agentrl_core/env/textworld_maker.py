@@ -22,10 +22,10 @@ def make(game: str, settings: dict[str, Any], seed: int, path: str) -> None:
     if game == "custom":
         for name, value in settings.items():
             setattr(options, name, value)
-        made = textworld.generator.make_game(options)
+        generated = textworld.generator.make_game(options)
     else:
-        made = CHALLENGES[f"tw-{game}"][1](settings, options)
-    textworld.generator.compile_game(made, options)
+        generated = CHALLENGES[f"tw-{game}"][1](settings, options)
+    textworld.generator.compile_game(generated, options)
 
 
 if __name__ == "__main__":

@@ -107,12 +107,12 @@ class ToolEnvironment:
 
     def reset(self, task: Task, seed: int) -> ToolEpisode:
         """Return a new episode; `seed` is passed to tools that are created for each episode."""
-        own = callable(self._tools)
+        close_tools = callable(self._tools)
         tools = _by_name(self._tools(task, seed) if callable(self._tools) else self._tools)
         messages: list[Message] = [{"role": "user", "content": task.question}]
         if self._system is not None:
             messages.insert(0, {"role": "system", "content": self._system})
-        return ToolEpisode(task, messages, tools, self._score, max_turns=self._max_turns, close_tools=own)
+        return ToolEpisode(task, messages, tools, self._score, max_turns=self._max_turns, close_tools=close_tools)
 
     def close(self) -> None:
         """Close the tools that all episodes share."""
@@ -209,8 +209,8 @@ class ToolEpisode:
         if tool is None:
             reply = ToolReply(f"no tool {name!r}; there are {', '.join(self._tools) or 'none'}", error=True)
             return "", reply, StepFlag.TOOL_RESULT | StepFlag.TOOL_ERROR
-        given = _text_for(tool, arguments)
-        reply = ToolReply(_wanted(tool), error=True) if given is None else tool(given)
+        argument = _text_for(tool, arguments)
+        reply = ToolReply(_wanted(tool), error=True) if argument is None else tool(argument)
         return name, reply, StepFlag.TOOL_RESULT | (StepFlag.TOOL_ERROR if reply.error else 0)
 
 
@@ -246,12 +246,12 @@ def _wanted(tool: Tool) -> str:
 
 
 def _by_name(tools: Sequence[Tool]) -> dict[str, Tool]:
-    named: dict[str, Tool] = {}
+    by_name: dict[str, Tool] = {}
     for tool in tools:
-        if tool.name in named:
+        if tool.name in by_name:
             raise InvalidInputError(f"ToolEnvironment: two tools are named {tool.name!r}; give each its own name")
-        named[tool.name] = tool
-    return named
+        by_name[tool.name] = tool
+    return by_name
 
 
 def _close(tools: Any) -> None:

@@ -55,13 +55,15 @@ def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = F
             "the trainer trains the policy on all rows; use collect.Collector"
         )
     loss: Loss = links[0].loss if isinstance(links[0], Train) else links[0]
-    if list(loss.changing()):
+    changing = next(iter(loss.changing()), None)
+    if changing is not None:
+        place, option = changing
         raise RecipeError(
-            f"{name}: options of its loss change with the iteration, which the trainer does not pass; give constant "
-            "numbers"
+            f"{name}: loss option {place[1:]!r} is a {type(option).__name__}, but this trainer does not report "
+            "iterations; give a constant"
         )
-    given = (*_KNOWN, *columns, *(("weight_entropy",) if entropy else ()))
-    missing = [stream for stream in loss.streams if stream not in given]
+    known_streams = (*_KNOWN, *columns, *(("weight_entropy",) if entropy else ()))
+    missing = [stream for stream in loss.streams if stream not in known_streams]
     missing += [*loss.outputs, *(() if loss.unit in _WHOLE else (f"a whole {loss.unit}",))]
     missing += ["normaliser"] if loss.normaliser is not None else []
     if not missing and not entropy and _reads_entropy(loss):

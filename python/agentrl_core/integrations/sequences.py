@@ -72,15 +72,15 @@ class Sequences:
 
     def __post_init__(self) -> None:
         rows = len(self.responses)
-        given = {
+        row_values = {
             "rollouts": self.rollouts,
             "logprobs": self.logprobs,
             "success": self.success,
             **self.columns,
             **self.components,
         }
-        given |= {name: getattr(self, name) for name in ("prompts", "masks", "groups", "rewards")}
-        for name, values in given.items():
+        row_values |= {name: getattr(self, name) for name in ("prompts", "masks", "groups", "rewards")}
+        for name, values in row_values.items():
             if values is not None and len(values) != rows:
                 raise InvalidInputError(f"{name} has {len(values)} rows, but responses has {rows}; give one for each")
         lengths = self._lengths.tolist()
@@ -301,7 +301,7 @@ class Sequences:
         step_rewards = np.nan_to_num(np.asarray(batch.column("reward", "step"), np.float64))
         rest = np.nan_to_num(np.asarray(batch.column("reward", "draw"), np.float64))
         rest = rest - np.add.reduceat(np.append(step_rewards, 0.0), of_steps[:-1]) * (np.diff(of_steps) > 0)
-        found: dict[str, list[Any]] = {name: [] for name in ("prompts", "responses", "rewards", *numbers)}
+        lists: dict[str, list[Any]] = {name: [] for name in ("prompts", "responses", "rewards", *numbers)}
         groups, rollouts = batch.keys("group_id", "draw"), []
         last = {int(draw): place for place, draw in enumerate(contexts.draws.tolist())}
         for place, draw in enumerate(contexts.draws.tolist()):
@@ -309,34 +309,34 @@ class Sequences:
             first, end = int(contexts.steps[place]), int(contexts.steps[place + 1])
             if first == end:
                 continue
-            cut = int(contexts.begins[first])
-            own = slice(int(of_tokens[first]), int(of_tokens[end]))
+            prompt_length = int(contexts.begins[first])
+            span = slice(int(of_tokens[first]), int(of_tokens[end]))
             lengths = np.diff(of_tokens[first : end + 1])
-            starts = contexts.begins[first:end] - cut
+            starts = contexts.begins[first:end] - prompt_length
             length = int(starts[-1] + lengths[-1])
             places = np.repeat(starts - (of_tokens[first:end] - of_tokens[first]), lengths) + np.arange(lengths.sum())
             reward = np.zeros(length)
             reward[starts + lengths - 1] = step_rewards[first:end]
             if last[draw] == place:
                 reward[-1] += rest[draw]
-            found["prompts"].append(tokens[:cut])
-            found["responses"].append(tokens[cut : cut + length])
-            found["rewards"].append(reward)
+            lists["prompts"].append(tokens[:prompt_length])
+            lists["responses"].append(tokens[prompt_length : prompt_length + length])
+            lists["rewards"].append(reward)
             for name, values in numbers.items():
-                found[name].append(np.zeros(length))
-                found[name][-1][places] = values[own]
+                lists[name].append(np.zeros(length))
+                lists[name][-1][places] = values[span]
             rollouts.append(draw)
-        chances = found.pop("behaviour_logprob")
+        chances = lists.pop("behaviour_logprob")
         known = np.isfinite(numbers["behaviour_logprob"][numbers["trainable"] != 0]).all()
         return cls(
-            prompts=found["prompts"],
-            responses=found["responses"],
-            masks=[row.astype(np.int64) for row in found["trainable"]],
+            prompts=lists["prompts"],
+            responses=lists["responses"],
+            masks=[row.astype(np.int64) for row in lists["trainable"]],
             groups=[int(groups[draw]) for draw in rollouts],
-            rewards=found["rewards"],
+            rewards=lists["rewards"],
             rollouts=rollouts,
             logprobs=[np.nan_to_num(row) for row in chances] if known else None,
-            columns={name: found[name] for name in columns},
+            columns={name: lists[name] for name in columns},
             iteration=int(batch.column("iteration", "draw").max(initial=0)),
         )
 

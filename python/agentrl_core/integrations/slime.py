@@ -100,17 +100,17 @@ class Functions:
                 responses, such as with context parallelism.
         """
         del args
-        found, kept = [], []
+        advantages, means = [], []
         for row, (values, like) in enumerate(zip(rollout_data["rewards"], rollout_data["kl"], strict=True)):
             if not isinstance(values, (list, tuple)) or len(values) != len(like):
                 raise InvalidInputError(
                     f"rewards[{row}] is {values!r:.60}; give a list of {len(like)} advantages: set "
                     "--custom-reward-post-process-path to Functions.rewards, and train without context parallelism"
                 )
-            found.append(torch.tensor(values, dtype=torch.float32, device=like.device))
-            kept.append(float(np.mean(values)) if len(values) else 0.0)
-        rollout_data["advantages"], rollout_data["returns"] = found, [values.clone() for values in found]
-        rollout_data["rewards"] = kept  # slime logs their mean
+            advantages.append(torch.tensor(values, dtype=torch.float32, device=like.device))
+            means.append(float(np.mean(values)) if len(values) else 0.0)
+        rollout_data["advantages"], rollout_data["returns"] = advantages, [values.clone() for values in advantages]
+        rollout_data["rewards"] = means  # slime logs their mean
 
     def loss(
         self, args: Any, batch: dict[str, Any], logits: Tensor, sum_of_sample_mean: Any

@@ -114,7 +114,7 @@ def fused_loss(
             part = {name: values[rows] for name, values in zip(names.split(","), streams, strict=True)}
             value, extra, by_logprob, by_entropy = _differentiated(component, logprob, entropy, part)
             total += value
-            sums += torch.stack([one.double() for one in extra])
+            sums += torch.stack([number.double() for number in extra])
             if any(needed):
                 arguments = (logits, target[rows], scale[rows], lse, entropy, by_logprob, by_entropy, head.narrow)
                 gradients.add(head.rows.gradient(*arguments), states, source_row[rows])
@@ -165,20 +165,22 @@ def _(hidden: Tensor, weight: Tensor, *arguments: Any) -> Any:
 def _(hidden: Tensor, weight: Tensor, bias: Tensor | None, source_row: Tensor, target: Tensor, *arguments: Any) -> Any:
     del bias, source_row
     *_, metrics, _, _, needed = arguments
-    dtype, kept = LMHead.dtypes(hidden)
+    dtype, gradient_dtype = LMHead.dtypes(hidden)
     return (
         hidden.new_empty((), dtype=dtype),
         hidden.new_empty(metrics, dtype=torch.float64),
         *(hidden.new_empty(target.shape, dtype=dtype) for _ in range(2)),
-        *_empty_gradients(hidden, weight, needed, kept),
+        *_empty_gradients(hidden, weight, needed, gradient_dtype),
     )
 
 
-def _empty_gradients(hidden: Tensor, weight: Tensor, needed: Sequence[bool], kept: torch.dtype) -> tuple[Tensor, ...]:
+def _empty_gradients(
+    hidden: Tensor, weight: Tensor, needed: Sequence[bool], gradient_dtype: torch.dtype
+) -> tuple[Tensor, ...]:
     by_hidden, by_weight, by_bias = needed
     return (
-        hidden.new_empty(hidden.shape if by_hidden else (0,), dtype=kept),
-        weight.new_empty(weight.shape if by_weight else (0,), dtype=kept),
+        hidden.new_empty(hidden.shape if by_hidden else (0,), dtype=gradient_dtype),
+        weight.new_empty(weight.shape if by_weight else (0,), dtype=gradient_dtype),
         weight.new_empty(len(weight) if by_bias else 0, dtype=LMHead.dtypes(hidden)[0]),
     )
 
@@ -199,7 +201,8 @@ def _pairs_backward(ctx: Any, by_logprob: Tensor | None, by_entropy: Tensor | No
         *pairs, entropy, lse, by_logprob, by_entropy, ctx.softcap, ctx.workspace, needed
     )
     returned = (
-        one.to(pair.dtype) if wanted else None for one, pair, wanted in zip(gradients, pairs[:3], needed, strict=True)
+        gradient.to(pair.dtype) if is_needed else None
+        for gradient, pair, is_needed in zip(gradients, pairs[:3], needed, strict=True)
     )
     return (*returned, None, None, None, None, None)
 

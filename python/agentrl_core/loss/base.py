@@ -150,7 +150,7 @@ class OverRows(Part):
     scope: Scope
 
     def own_reads(self) -> Iterable[str | Column]:
-        """The streams to read, with sequence ids if the statistic is computed for each sequence."""
+        """Return the columns to read, with sequence ids if the statistic is computed for each sequence."""
         return (*self.reads, "sequence") if self.scope == "sequence" else self.reads
 
     def own_unit(self) -> Unit:
@@ -302,8 +302,8 @@ def metric_sums(
         values: metric values of the rows, `[N]`, by name.
     """
     counted = tokens.trained if counted is None else counted
-    found: dict[str, Tensor] = {}
-    for suffix, rows in (("", counted), *((f"@{name}", counted & held) for name, held in tokens.sources)):
-        found |= {f"{name}{suffix}": (value.detach() * rows).sum() for name, value in values.items()}
-        found[f"{count}{suffix}"] = rows.sum()
-    return found
+    sums: dict[str, Tensor] = {}
+    for suffix, rows in (("", counted), *((f"@{name}", counted & in_source) for name, in_source in tokens.sources)):
+        sums |= {f"{name}{suffix}": (value.detach() * rows).sum() for name, value in values.items()}
+        sums[f"{count}{suffix}"] = rows.sum()
+    return sums

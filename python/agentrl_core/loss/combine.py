@@ -69,7 +69,7 @@ class Imitation(WeightedLoss):
         return self.tokens if self.normalised else None
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, the stream that c is computed from, and the reference log-probs if `kind` reads them."""
+        """Yield the columns to read: weights, the stream of c, and the reference log-probs if `kind` reads them."""
         yield "weight_kl"
         if self.tokens in ("positive", "advantage"):
             yield "advantage_positive"
@@ -96,9 +96,9 @@ class Imitation(WeightedLoss):
         elif self.tokens != "all":
             factor = factor * tokens.stream(self.tokens)
         if self.kind != "likelihood":
-            away = tokens.log_ratio_to("reference_logprob").detach().clamp(-5.0, 5.0)
-            grown = 2.0 * away.exp() if self.kind == "chi_squared" else 0.5 * (-0.5 * away).exp()
-            factor = factor * grown.clamp(max=10.0)
+            log_ratio = tokens.log_ratio_to("reference_logprob").detach().clamp(-5.0, 5.0)
+            growth = 2.0 * log_ratio.exp() if self.kind == "chi_squared" else 0.5 * (-0.5 * log_ratio).exp()
+            factor = factor * growth.clamp(max=10.0)
         if self.mask is not None:
             factor = factor * self.mask(tokens, torch.zeros_like(tokens.logprob), OPEN)[0]
         return -(factor * tokens.logprob).sum(), metric_sums(tokens, nll=-tokens.logprob, entropy=tokens.entropy)
@@ -142,18 +142,21 @@ class Sum(Loss):
     second_where: Where | None = field(default=None, kw_only=True)
 
     def check_options(self) -> None:
-        """Require equal denominators if both terms read all rows; refuse nested sums with separate rows."""
-        mine, other = (
+        """Require equal denominators if both terms read all rows, otherwise equal row levels and no nested sums."""
+        first, second = (
             (loss.denominator, loss.denominator_constant, loss.normaliser, loss.equal_groups)
             for loss in (self.first, self.second)
         )
-        remedy = f"give it the denominator of the first, {mine}, or rows of its own (second_where)"
-        self.require(self.own_rows or mine == other, "second", remedy)
+        remedy = f"give it the denominator of the first, {first}, or rows of its own (second_where)"
+        self.require(self.own_rows or first == second, "second", remedy)
         if self.own_rows:
             nested = isinstance(self.first, Sum) or isinstance(self.second, Sum)
-            self.require(not nested, "first_where", "a term that is a sum itself has no rows of its own; give it none")
-            both = self.first.of_steps == self.second.of_steps
-            self.require(both, "second", "give two losses with a row for each token, or two with a row for each step")
+            remedy = "a Sum as a term takes no rows of its own; leave first_where and second_where None"
+            self.require(not nested, "first_where", remedy)
+            same_rows = self.first.of_steps == self.second.of_steps
+            self.require(
+                same_rows, "second", "give two losses with a row for each token, or two with a row for each step"
+            )
         else:
             for name in ("first", "second"):
                 inner = getattr(self, name)
@@ -171,7 +174,7 @@ class Sum(Loss):
         return (self.first, self.first_where), (self.second, self.second_where)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """The share of each term in a row's weight, if each term has its own denominator."""
+        """Return the columns to read: the share of each term in a row's weight, if each has its own denominator."""
         return SHARES if self.own_rows else ()
 
     def own_by_advantage(self) -> bool:
@@ -217,15 +220,15 @@ class Sum(Loss):
         """Return the weighted sum of both losses, and the metrics of both."""
         if not self.own_rows:
             first, metrics = self.first.evaluate(tokens)
-            second, more = self.second.evaluate(tokens)
-            return self.first_coefficient * first + self.second_coefficient * second, {**more, **metrics}
+            second, second_metrics = self.second.evaluate(tokens)
+            return self.first_coefficient * first + self.second_coefficient * second, {**second_metrics, **metrics}
         first, metrics = self.first.evaluate(tokens.of_share(SHARES[0]))
-        second, more = self.second.evaluate(tokens.of_share(SHARES[1]))
-        named = {name: value for name, value in metrics.items() if name in _OF_FIRST or name.startswith("max_")}
-        for term, found in (("first", metrics), ("second", more)):
-            named |= {f"{name}@{term}": value for name, value in found.items() if "@" not in name}
+        second, second_metrics = self.second.evaluate(tokens.of_share(SHARES[1]))
+        named_metrics = {name: value for name, value in metrics.items() if name in _OF_FIRST or name.startswith("max_")}
+        for term, term_metrics in (("first", metrics), ("second", second_metrics)):
+            named_metrics |= {f"{name}@{term}": value for name, value in term_metrics.items() if "@" not in name}
         value = self.first_coefficient * first + self.second_coefficient * second
-        return value, {**metric_sums(tokens, entropy=tokens.entropy), **named}
+        return value, {**metric_sums(tokens, entropy=tokens.entropy), **named_metrics}
 
 
 _OF_FIRST = ("compared", "ratio", "clip_fraction", "approximate_kl")

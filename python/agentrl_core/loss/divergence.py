@@ -75,7 +75,7 @@ class Divergence(WeightedLoss):
         return False
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, the teacher's columns, and the old log-probs if the ratio is used."""
+        """Yield the columns to read: weights, the teacher's columns, and old log-probs if the ratio is used."""
         yield "weight_kl"
         if self.support == "sampled":
             yield token("teacher_logprob", model="teacher")
@@ -98,19 +98,21 @@ class Divergence(WeightedLoss):
 
         metrics: dict[str, Any] = {}
         if self.support == "sampled":
-            away = tokens.log_ratio_to("teacher_logprob")
-            metrics["teacher_kl"] = away
+            teacher_kl = tokens.log_ratio_to("teacher_logprob")
+            metrics["teacher_kl"] = teacher_kl
             # The value is the estimate; the gradient is that of the divergence, not of the estimate.
-            term = away.detach() * (1.0 + tokens.logprob - tokens.logprob.detach())
+            term = teacher_kl.detach() * (1.0 + tokens.logprob - tokens.logprob.detach())
         elif self.support == "top":
-            own, top = tokens.output("top_logprobs"), tokens.stream("teacher_top_logprobs")
-            tail = torch.where(torch.isneginf(own.detach()[:, -1:]), -torch.inf, log_tail(top))  # -inf: k is V
-            term = bin_divergence(own, torch.cat([top, tail], dim=1), self.beta)
+            policy_top, top = tokens.output("top_logprobs"), tokens.stream("teacher_top_logprobs")
+            tail = torch.where(torch.isneginf(policy_top.detach()[:, -1:]), -torch.inf, log_tail(top))  # -inf: k is V
+            term = bin_divergence(policy_top, torch.cat([top, tail], dim=1), self.beta)
             term = torch.where(tokens.trained, term, 0.0)
             with torch.no_grad():
-                away = torch.where(tokens.trained, bin_divergence(own, torch.cat([top, tail], dim=1), 1.0), 0.0)
-                inside = torch.where(tokens.trained, 1.0 - own[:, -1].exp(), 0.0)
-            metrics |= {"divergence": term, "teacher_kl": away}
+                teacher_kl = torch.where(
+                    tokens.trained, bin_divergence(policy_top, torch.cat([top, tail], dim=1), 1.0), 0.0
+                )
+                inside = torch.where(tokens.trained, 1.0 - policy_top[:, -1].exp(), 0.0)
+            metrics |= {"divergence": term, "teacher_kl": teacher_kl}
             metrics |= {"coverage": 1.0 - tail[:, 0].exp(), "policy_coverage": inside}
         else:
             term = tokens.output("divergence")

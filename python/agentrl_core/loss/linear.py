@@ -128,8 +128,8 @@ def fused(
     pairs = (hidden, weight, bias, pack.source_row, pack.target, scale)
     if not policy.separable:
         logprob, entropy, _ = linear_logprob_and_lse(*pairs, softcap, workspace)
-        read = entropy if policy.needs_entropy_gradient else entropy.detach()
-        value, metrics = policy.evaluate(Tokens(logprob, read, pack.streams))
+        entropy_read = entropy if policy.needs_entropy_gradient else entropy.detach()
+        value, metrics = policy.evaluate(Tokens(logprob, entropy_read, pack.streams))
         return FusedOutput(logprob.detach(), entropy.detach(), loss=value, metrics=metrics, policy=policy)
     name, names = known_loss(policy, (SOURCE,) if SOURCE in pack.streams else ())
     by = (hidden, weight, bias)

@@ -64,7 +64,7 @@ class ListMatch(GroupLoss):
     reduce: Literal["sum", "mean"] = "sum"
 
     def own_reads(self) -> Iterable[str | Column]:
-        """The streams of every group loss, and the log-probs of q."""
+        """Return the columns to read: those of every group loss, and the log-probs of q."""
         return (*self.reads, REFERENCE if self.reference == "reference" else "old_logprob")
 
     @property
@@ -75,13 +75,13 @@ class ListMatch(GroupLoss):
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the divergence of the policy's distribution over each group's answers from the target, and metrics."""
         sequences, members = tokens.segments("sequence"), tokens.members("group")
-        away = tokens.logprob - tokens.stream(f"{self.reference}_logprob")
-        away = sequences.sum(away) if self.reduce == "sum" else sequences.mean(away)
+        log_ratio = tokens.logprob - tokens.stream(f"{self.reference}_logprob")
+        log_ratio = sequences.sum(log_ratio) if self.reduce == "sum" else sequences.mean(log_ratio)
         if self.direction == "ranked":
             reward = sequences.mean(tokens.advantage) / self.temperature
-            cost = members.sum(members.rest_cross_entropy(self.beta * away, reward))
+            cost = members.sum(members.rest_cross_entropy(self.beta * log_ratio, reward))
             return self.group_sum(tokens, cost), metric_sums(tokens, entropy=tokens.entropy)
-        policy = members.log_softmax(self.beta * away)
+        policy = members.log_softmax(self.beta * log_ratio)
         target = members.log_softmax(sequences.mean(tokens.advantage) / self.temperature)
         if self.direction == "reverse":
             cost = members.sum(policy.exp() * (policy - target))
@@ -131,7 +131,7 @@ class OutcomeClassifier(GroupLoss):
     other: str = column_name("", level="token", optional=True)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, sequence and group ids, the labels, and the other policy's log-probs."""
+        """Yield the columns to read: weights, sequence and group ids, labels, and the other policy's log-probs."""
         yield from ("weight_kl", "sequence", "group")
         yield from (token(self.label),) if self.label else ADVANTAGES
         yield token(self.other) if self.other else "old_logprob"
@@ -139,8 +139,8 @@ class OutcomeClassifier(GroupLoss):
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the cross-entropy of classifying each group's answers by log-ratios, and metrics."""
         sequences, members = tokens.segments("sequence"), tokens.members("group")
-        away = tokens.log_ratio_to(self.other or "old_logprob")
-        score = self._score(members, self.beta * sequences.sum(away))
+        log_ratio = tokens.log_ratio_to(self.other or "old_logprob")
+        score = self._score(members, self.beta * sequences.sum(log_ratio))
         labels = tokens.stream(self.label) if self.label else tokens.advantage
         right = (sequences.mean(labels) > 0).to(score)
         cost = functional.binary_cross_entropy_with_logits(score, right, reduction="none")
@@ -148,8 +148,8 @@ class OutcomeClassifier(GroupLoss):
             size = members.spread(members.count).to(score)
             share = members.spread(members.mean(right))
             same = torch.where(right > 0, share, 1.0 - share) * size
-            both = (share > 0) & (share < 1)
-            cost = cost * torch.where(both, size / (2.0 * same.clamp(min=1.0)), 1.0)
+            has_both = (share > 0) & (share < 1)
+            cost = cost * torch.where(has_both, size / (2.0 * same.clamp(min=1.0)), 1.0)
         loss = (sequences.sum(tokens.stream("weight_kl")) * cost).sum()
         accuracy = ((score > 0) == (right > 0)).to(score)
         return loss, metric_sums(tokens, accuracy=sequences.spread(accuracy), entropy=tokens.entropy)

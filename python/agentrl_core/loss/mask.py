@@ -100,7 +100,7 @@ class TopTokens(OverRows, Mask):
     denominator: Literal["all", "kept"] = "all"
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Sequence ids if the scope needs them, and the streams from which the score is computed."""
+        """Yield the columns to read: those of the score, and sequence ids if the scope needs them."""
         yield from super().own_reads()
         if self.score == "dependency":
             yield token("dependency")

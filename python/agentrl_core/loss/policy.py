@@ -72,7 +72,7 @@ class Policy(WeightedLoss):
     expert: Surrogate | None = None
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Advantages, weights, old log-probs; the reference log-probs for `kl`, and entropy weights for `entropy`."""
+        """Yield the columns to read: advantages, weights, old log-probs, and those of `kl`, `entropy` and `expert`."""
         yield from (*ADVANTAGES, "weight_kl", "old_logprob")
         if self.kl is not None and not self.kl.column:
             yield REFERENCE
@@ -95,9 +95,9 @@ class Policy(WeightedLoss):
         log_ratio, factor = self.ratio(tokens)
         bounds = OPEN if self.clip is None else self.clip(tokens, log_ratio)
         positive, negative = self.surrogate(tokens, log_ratio, bounds)
-        for held in (factor, bounds.kept):
-            if held is not None:
-                positive, negative = positive * held, negative * held
+        for multiplier in (factor, bounds.kept):
+            if multiplier is not None:
+                positive, negative = positive * multiplier, negative * multiplier
         extra: dict[str, Any] = {}
         if self.mask is not None:
             open_positive, open_negative = self.mask(tokens, log_ratio, bounds)
@@ -126,10 +126,14 @@ class Policy(WeightedLoss):
         elif self.entropy:
             loss = loss - self.entropy * (tokens.stream("weight_entropy") * tokens.entropy).sum()
 
-        ratio, moved = log_ratio.detach().exp(), tokens.log_ratio.detach()
+        ratio, log_policy_ratio = log_ratio.detach().exp(), tokens.log_ratio.detach()
         outside = (bounds.above(ratio) & (tokens.advantage_positive > 0)) | (
             bounds.below(ratio) & (tokens.advantage_negative < 0)
         )
-        metrics: dict[str, Any] = {"ratio": ratio, "clip_fraction": outside, "approximate_kl": (-moved).expm1() + moved}
+        metrics: dict[str, Any] = {
+            "ratio": ratio,
+            "clip_fraction": outside,
+            "approximate_kl": (-log_policy_ratio).expm1() + log_policy_ratio,
+        }
         sums = metric_sums(tokens, entropy=tokens.entropy, **extra)
         return loss, sums | metric_sums(tokens, tokens.compared, "compared", **metrics)

@@ -70,7 +70,7 @@ class Preference(PairLoss):
     smoothing: float = option(0.0, at_least=0, below=0.5)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """The streams of every pair loss, and the log-probs that q mixes."""
+        """Yield the columns to read: those of every pair loss, and the log-probs that q mixes."""
         yield from self.reads
         if self.reference_share > 0.0:
             yield REFERENCE
@@ -89,11 +89,11 @@ class Preference(PairLoss):
         for name, share in (("reference_logprob", self.reference_share), ("old_logprob", 1.0 - self.reference_share)):
             if share > 0.0:
                 other = other + share * tokens.stream(name)
-        away = tokens.logprob - other
-        away = sequences.sum(away) if self.reduce == "sum" else sequences.mean(away)
+        log_ratio = tokens.logprob - other
+        log_ratio = sequences.sum(log_ratio) if self.reduce == "sum" else sequences.mean(log_ratio)
         advantage = sequences.mean(tokens.advantage)
         preferred = (advantage - members.spread(members.mean(advantage))).sign()
-        margin = members.sum(preferred * self._implicit_reward(away))
+        margin = members.sum(preferred * self._implicit_reward(log_ratio))
         cost = self._cost(margin)
         loss = (pairs.sum(tokens.stream("weight_kl")) * cost).sum()
         spread = pairs.spread(margin)

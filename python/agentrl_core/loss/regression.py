@@ -67,7 +67,7 @@ class Regression(WeightedLoss):
         self.require(self.next_value == 0.0 or self.level == "token", "next_value", "use it with level='token'")
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Advantages, weights, the log-probs of q, segment ids, and the columns for `next_value`."""
+        """Yield the columns to read: advantages, weights, log-probs of q, segment ids, and those for `next_value`."""
         yield from (*ADVANTAGES, "weight_kl", REFERENCE if self.reference == "reference" else "old_logprob")
         if self.level != "token":
             yield self.level
@@ -88,16 +88,16 @@ class Regression(WeightedLoss):
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the squared distance of each segment's log-ratio from its target, summed, and metrics."""
-        away, target = tokens.log_ratio_to(f"{self.reference}_logprob"), tokens.advantage
+        log_ratio, target = tokens.log_ratio_to(f"{self.reference}_logprob"), tokens.advantage
         if self.level != "token":
             segments = tokens.segments(self.level)
-            reduced = segments.sum(away) if self.reduce == "sum" else segments.mean(away)
-            away, target = segments.spread(reduced), segments.spread(segments.mean(target))
+            reduced = segments.sum(log_ratio) if self.reduce == "sum" else segments.mean(log_ratio)
+            log_ratio, target = segments.spread(reduced), segments.spread(segments.mean(target))
         if self.next_value:
-            moved = (tokens.output("mean_logprob") - tokens.stream("old_mean_logprob")).detach()
-            target = target + self.next_value * self.beta * tokens.segments("sequence").following(moved)
-        residual = self.beta * away - target
+            change = (tokens.output("mean_logprob") - tokens.stream("old_mean_logprob")).detach()
+            target = target + self.next_value * self.beta * tokens.segments("sequence").following(change)
+        residual = self.beta * log_ratio - target
         if self.residual == "log_ratio":
             residual = residual / self.beta
         loss = self.coefficient * (tokens.stream("weight_kl") * residual.square()).sum()
-        return loss, metric_sums(tokens, log_ratio=away, residual=residual, entropy=tokens.entropy)
+        return loss, metric_sums(tokens, log_ratio=log_ratio, residual=residual, entropy=tokens.entropy)

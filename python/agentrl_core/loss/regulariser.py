@@ -37,7 +37,7 @@ class KL(Part):
 
     Args:
         coefficient: factor of the penalty, above 0; the column `kl_weight` multiplies it at each token.
-        kind: `k1`, `k2`, `k3`, `abs`, or `full`: the model output `full_kl`, see `model.answers`.
+        kind: `k1`, `k2`, `k3`, `abs`, or `full`: the model output `full_kl`, see `model.logit_statistics`.
         straight_through: combine the value of `kind` with the gradient of k2 (verl's "k3+").
         direction: `reverse` or `forward`.
         at_most: upper bound of a token's estimate, above 0, with no gradient beyond it; None: no bound.
@@ -61,7 +61,7 @@ class KL(Part):
     only: Mask | None = None
 
     def own_reads(self) -> Iterable[str | Column]:
-        """The token column `column`, if given."""
+        """Yield the columns to read: the token column `column`, if given."""
         if self.column:
             yield token(self.column)
 

@@ -74,7 +74,7 @@ class Ratio(ImportanceRatio):
         self.require(self.level != "token" or plain, "level", remedy)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Old log-probs, and the segment ids of the level."""
+        """Yield the columns to read: old log-probs, and the segment ids of the level."""
         yield "old_logprob"
         if self.level == "item":
             yield from ("sequence", token("item", model="spans"))
@@ -91,10 +91,10 @@ class Ratio(ImportanceRatio):
             return tokens.log_ratio.clamp(max=self.log_at_most), None
         segments = tokens.items if self.level == "item" else tokens.segments(self.level)
         reduce = segments.mean if self.reduce == "mean" else segments.sum
-        whole = segments.spread(reduce(tokens.log_ratio)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+        segment_log_ratio = segments.spread(reduce(tokens.log_ratio)).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
         if self.gradient == "token":
-            whole = whole.detach() + tokens.logprob - tokens.logprob.detach()
-        return whole.clamp(max=self.log_at_most), None
+            segment_log_ratio = segment_log_ratio.detach() + tokens.logprob - tokens.logprob.detach()
+        return segment_log_ratio.clamp(max=self.log_at_most), None
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,8 +128,8 @@ class ClipBounds:
 
     def cut_below(self, ratio: Tensor) -> Tensor:
         """Return min(max(r, lower), dual), the ratio clipped for negative advantages."""
-        cut = ratio.clamp(min=self.lower)
-        return cut if self.dual is None else cut.clamp(max=self.dual)
+        clipped = ratio.clamp(min=self.lower)
+        return clipped if self.dual is None else clipped.clamp(max=self.dual)
 
 
 OPEN = ClipBounds()
@@ -196,7 +196,7 @@ class Clip(ClipRange):
         self.require(moves, "center_at_most", "the centre is 1: choose center='proximal' or 'interpolated', or None")
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Old log-probs, and the proximal log-probs or the policy versions, if the centre depends on them."""
+        """Return the columns to read if the centre depends on them: old and proximal log-probs, or policy versions."""
         if self.center == "one":
             return ()
         if self.center == "interpolated":
@@ -226,10 +226,10 @@ class Clip(ClipRange):
         if self.center == "interpolated":
             version = tokens.stream("policy_version")
             staleness = torch.where(version < 0, 0.0, tokens.stream("iteration") - version).clamp(min=1.0)
-            moved = (1.0 - 1.0 / staleness) * (tokens.logprob.detach() - old)
+            log_center = (1.0 - 1.0 / staleness) * (tokens.logprob.detach() - old)
         else:
-            moved = tokens.stream("proximal_logprob") - old
-        return torch.where(tokens.compared, moved, 0.0).clamp(-20.0, 20.0).exp()
+            log_center = tokens.stream("proximal_logprob") - old
+        return torch.where(tokens.compared, log_center, 0.0).clamp(-20.0, 20.0).exp()
 
 
 @dataclass(frozen=True)
@@ -330,7 +330,7 @@ class Reinforce(Surrogate):
     def check_options(self) -> None:
         """Require weight `ratio` for `at_most`."""
         used = self.at_most is None or "ratio" in (self.positive, self.negative)
-        self.require(used, "at_most", "use it with 'ratio', or give None")
+        self.require(used, "at_most", "use it with positive or negative='ratio', or give None")
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> Factors:
         """Return the log-prob of each token times its detached weight."""

@@ -83,7 +83,7 @@ class Value(WeightedLoss):
         self.require(plain, "of", "it is one value: use heads='each' and another kind than 'categorical'")
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Weights, returns, the old values for `clip`, and the inverse temperature unless V is the head's output."""
+        """Yield the columns to read: weights, returns, old values for `clip`, temperatures unless `of` is `head`."""
         yield from ("weight_kl", token("return"))
         if self.clip is not None:
             yield token("old_value", model="critic")
@@ -145,13 +145,15 @@ class Value(WeightedLoss):
 
     def _error(self, value: Tensor, target: Tensor) -> Tensor:
         target = target.expand_as(value).to(value.dtype)
-        away = (value - target).abs()
+        distance = (value - target).abs()
         if self.kind == "huber":
-            return torch.where(away <= self.delta, away.square() / 2.0, self.delta * (away - self.delta / 2.0))
+            return torch.where(
+                distance <= self.delta, distance.square() / 2.0, self.delta * (distance - self.delta / 2.0)
+            )
         if self.kind == "cross_entropy":
             error: Tensor = functional.binary_cross_entropy_with_logits(value, target, reduction="none")
             return error
-        return away.square() / 2.0
+        return distance.square() / 2.0
 
     def _spread(self, target: Tensor, bins: int) -> Tensor:
         width = (self.high - self.low) / (bins - 1)

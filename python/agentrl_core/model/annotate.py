@@ -1,4 +1,4 @@
-"""Annotate a batch with columns that only a model can compute, pack by pack and without gradients."""
+"""Annotate a batch with columns computed by a model, by a function of packs, or from spans of the actions' texts."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def annotate(
     group: distributed.ProcessGroup | None = None,
     replay_routes: bool = False,
 ) -> Given:
-    """Add a column that only a model can compute, such as the log-probs of a reference model.
+    """Add a column that a model, a function of packs or a parser of spans computes, such as reference log-probs.
 
-    The model is evaluated once for every trained token, or for a probe at every step, without gradients.
+    A model or function is evaluated once for every trained token, or for a probe at every step, without gradients.
 
     Args:
         batch: the batch; None on other ranks than the first (`group`), where None is returned.
@@ -117,9 +117,9 @@ def annotate(
         raise InvalidInputError(f"column is {column!r}; give the name of the new column, such as 'reference_logprob'")
     if isinstance(model, Spans):
         others = {"probe": probe, "draws": draws, "top_k": top_k, "prompts": prompts, "tokenizers": tokenizers}
-        given = next((name for name, value in others.items() if value is not None), "level")
-        if given != "level" or level != "node_token":
-            raise InvalidInputError(f"{given} is given together with Spans, which apply to all tokens; leave it out")
+        option = next((name for name, value in others.items() if value is not None), "level")
+        if option != "level" or level != "node_token":
+            raise InvalidInputError(f"{option} is given together with Spans, which apply to all tokens; leave it out")
         spans = None if batch is None else batch.with_columns("token", **{column: model.numbered(batch)})
         return cast("Given", spans)
     require_torch("annotate")
@@ -147,9 +147,9 @@ def annotate(
     ready: Callable[[Any], Any] = partial(with_processor, processor=processor)
     if probe is not None:
         others = {"draws": draws, "top_k": top_k, "prompts": prompts}
-        given = next((name for name, value in others.items() if value is not None), "level")
-        if given != "level" or level != "node_token":
-            raise InvalidInputError(f"{given} is given together with probe, which asks at every step; leave one out")
+        option = next((name for name, value in others.items() if value is not None), "level")
+        if option != "level" or level != "node_token":
+            raise InvalidInputError(f"{option} is given together with probe, which reads every step; leave one out")
         if not isinstance(model, torch.nn.Module):
             raise InvalidInputError(
                 f"model is {type(model).__name__}, but a probe needs a model that runs packs; give a torch.nn.Module"
@@ -192,9 +192,9 @@ def annotate(
         from agentrl_core.model.collectives import check_first_has
 
         check_first_has(batch, among)
-    made = run_on_packs(lambda: planned(cast("Batch", batch)), answer, among, ready)
+    result = run_on_packs(lambda: planned(cast("Batch", batch)), answer, among, ready)
     reshard(model)
-    return cast("Given", made)
+    return cast("Given", result)
 
 
 def _chosen(batch: Batch, draws: ArrayLike | None) -> NDArray[np.int64]:
@@ -280,8 +280,8 @@ def _columns(names: tuple[str, ...], table: NDArray[np.float32], top_k: int | No
     if top_k is None:
         return {names[0]: table[:, 0]}
     top, ids = table[:, 1 : 1 + top_k], table[:, 1 + top_k :]
-    whole = np.where(np.isnan(ids), -1.0, ids).astype(np.int32)
-    return dict(zip(names, (table[:, 0], top, whole), strict=True))
+    token_ids = np.where(np.isnan(ids), -1.0, ids).astype(np.int32)
+    return dict(zip(names, (table[:, 0], top, token_ids), strict=True))
 
 
 def _with_table(
@@ -297,16 +297,16 @@ def _with_table(
         return batch.with_columns("node_token", **_columns(names, table, top_k))
     (column,), values = names, table[:, 0]
     of_steps = batch.offsets("token")
-    found = np.full(len(of_steps) - 1, np.nan, np.float32)
+    step_values = np.full(len(of_steps) - 1, np.nan, np.float32)
     if len(draws) < batch.num_draws and batch.has(column, "step"):
-        found[:] = batch.column(column, "step")
-    steps = np.repeat(np.arange(len(found)), np.diff(of_steps))
+        step_values[:] = batch.column(column, "step")
+    steps = np.repeat(np.arange(len(step_values)), np.diff(of_steps))
     trained = np.flatnonzero(np.asarray(batch.column("trainable", "token")) != 0)
-    begun, first = np.unique(steps[trained], return_index=True)
-    run = np.isin(np.repeat(np.arange(batch.num_draws), np.diff(batch.offsets("step")))[begun], draws)
-    answered = batch.column("node_token", "token")[trained[first[run]]]
-    found[begun[run]] = values[answered]
-    return batch.with_columns("step", **{column: found})
+    steps_with_tokens, first = np.unique(steps[trained], return_index=True)
+    run = np.isin(np.repeat(np.arange(batch.num_draws), np.diff(batch.offsets("step")))[steps_with_tokens], draws)
+    node_tokens = batch.column("node_token", "token")[trained[first[run]]]
+    step_values[steps_with_tokens[run]] = values[node_tokens]
+    return batch.with_columns("step", **{column: step_values})
 
 
 def _of_tokens(
@@ -441,17 +441,17 @@ def _of_trees(
 
     places: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}
 
-    def made() -> Iterator[Pack]:
+    def packs_in_layout() -> Iterator[Pack]:
         for number, (pack, tree, numbers) in enumerate(packs):
             places[number] = numbers[tree.pair_tokens], np.diff(tree.pair_offsets)
             laid_out = replace(pack, layout=layout)
             yield laid_out if runs_trees else laid_out.as_sequences()
 
-    def kept(number: int, answers: NDArray[Any]) -> None:
+    def keep_answers(number: int, answers: NDArray[Any]) -> None:
         place, counts = places.pop(number)
         keep(place, np.repeat(answers, counts, axis=0))
 
-    return Questions(made(), kept, annotated)
+    return Questions(packs_in_layout(), keep_answers, annotated)
 
 
 def _of_draws(

@@ -70,19 +70,19 @@ def causal_model_of(model: nn.Module) -> nn.Module:
             "model: DataParallel copies the model for each call, so packs cannot run in it; use "
             "DistributedDataParallel or fully_shard, one process for each GPU"
         )
-    found: list[nn.Module] = []
-    _collect(model, PreTrainedModel, found, set())
-    if not found:
+    models: list[nn.Module] = []
+    _collect(model, PreTrainedModel, models, set())
+    if not models:
         raise UnsupportedError(
             f"model: {type(model).__name__} contains no Hugging Face model with an output layer; give a causal "
             "language model such as LlamaForCausalLM, bare or in its wrapper"
         )
-    if len(found) > 1:
+    if len(models) > 1:
         raise UnsupportedError(
-            f"model: {type(model).__name__} contains {len(found)} language models "
-            f"({', '.join(type(each).__name__ for each in found)}); give one of them"
+            f"model: {type(model).__name__} contains {len(models)} language models "
+            f"({', '.join(type(each).__name__ for each in models)}); give one of them"
         )
-    return found[0]
+    return models[0]
 
 
 def _collect(module: nn.Module, kind: type[Any], found: list[nn.Module], seen: set[nn.Module]) -> None:

@@ -258,7 +258,7 @@ class TreeAttention(Attention):
     def _made_blocks(self, span: Span) -> list[tuple[slice, slice | Tensor, Tensor]]:
         ends, positions = (column.to("cpu", torch.int64) for column in (self.subtree_end, self.position_ids))
         device = self.subtree_end.device
-        found: list[tuple[slice, slice | Tensor, Tensor]] = []
+        blocks: list[tuple[slice, slice | Tensor, Tensor]] = []
         for begin, end in itertools.pairwise(_block_bounds(ends)):
             rows = torch.arange(begin, end)
             keys = torch.cat([(ends[:begin] > begin).nonzero().squeeze(1), rows])
@@ -273,8 +273,8 @@ class TreeAttention(Attention):
             first, last = int(keys[0]), int(keys[-1])
             in_one_piece = last - first + 1 == len(keys)  # a view; an index would copy, for autograd too
             place: slice | Tensor = slice(first, last + 1) if in_one_piece else keys.to(device)
-            found.append((slice(begin, end), place, mask.to(device)))
-        return found
+            blocks.append((slice(begin, end), place, mask.to(device)))
+        return blocks
 
     def block_mask(self, window: int | None = None, chunk: int | None = None) -> BlockMask:
         """Return the block mask for FlexAttention, from the extremes of each block, without a mask `[T, T]`."""
@@ -293,7 +293,7 @@ class TreeAttention(Attention):
         per_block = ends.view(count, _FLEX_BLOCK)
         block = torch.arange(count, device=device)
         begin, stop = block * _FLEX_BLOCK, (block * _FLEX_BLOCK + _FLEX_BLOCK).clamp(max=total)
-        seen = (block <= block[:, None]) & (per_block.amax(1) > begin[:, None])
+        visible = (block <= block[:, None]) & (per_block.amax(1) > begin[:, None])
         full = (block < block[:, None]) & (per_block.amin(1) >= stop[:, None])
 
         mask = flex_masks.on_path(ends)
@@ -303,7 +303,7 @@ class TreeAttention(Attention):
             positions = self.position_ids[rows].to(torch.int32)
             least, most = (bound[:, None] for bound in positions.view(count, _FLEX_BLOCK).aminmax(dim=1))
             first, last = least // chunk, most // chunk
-            seen &= (least - most.T < window) & (first <= last.T) & (last >= first.T)
+            visible &= (least - most.T < window) & (first <= last.T) & (last >= first.T)
             full &= (most - least.T < window) & (first == last.T) & (last == first.T) & (first == last)
             mask = flex_masks.in_span(mask, positions, window, chunk)
 
@@ -312,7 +312,7 @@ class TreeAttention(Attention):
             return chosen.sum(1, dtype=torch.int32)[None, None], order.to(torch.int32)[None, None]
 
         return BlockMask.from_kv_blocks(
-            *listed(seen & ~full), *listed(full), BLOCK_SIZE=_FLEX_BLOCK, mask_mod=mask, seq_lengths=(total, total)
+            *listed(visible & ~full), *listed(full), BLOCK_SIZE=_FLEX_BLOCK, mask_mod=mask, seq_lengths=(total, total)
         )
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
@@ -423,9 +423,9 @@ def _varlen() -> Callable[..., Any] | None:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return None
-    wanted = {"scale", "window_size", "enable_gqa"}
-    found: Callable[..., Any] = varlen_attn
-    return found if wanted <= set(inspect.signature(found).parameters) else None
+    required = {"scale", "window_size", "enable_gqa"}
+    function: Callable[..., Any] = varlen_attn
+    return function if required <= set(inspect.signature(function).parameters) else None
 
 
 @functools.cache

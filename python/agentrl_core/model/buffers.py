@@ -51,9 +51,9 @@ class PackBuffers:
             event.record()
             self._done[self._turn] = event
         self._turn = (self._turn + 1) % _TURNS
-        done = self._done[self._turn]
-        if done is not None:
-            done.synchronize()
+        last_use = self._done[self._turn]
+        if last_use is not None:
+            last_use.synchronize()
 
     def take(self, name: str, length: int, dtype: Any) -> NDArray[Any]:
         """Return uninitialised memory for an array of `length` values of the current pack."""

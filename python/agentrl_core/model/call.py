@@ -116,24 +116,24 @@ def call_in_place(outer: nn.Module, inner: nn.Module, body: Body, ids: Tensor) -
     Raises:
         UnsupportedError: a wrapper changes arguments or results.
     """
-    found: tuple[Tensor, ...] | None = None
+    inner_results: tuple[Tensor, ...] | None = None
 
     def forward(own: Forward, *args: Any, **given: Any) -> tuple[Tensor, ...]:
-        nonlocal found
+        nonlocal inner_results
         tokens = given.pop("input_ids", None)
-        added = [n for n, v in given.items() if v is not None and not isinstance(v, bool)]
-        if added:
+        extra = [n for n, v in given.items() if v is not None and not isinstance(v, bool)]
+        if extra:
             raise UnsupportedError(
-                f"model: its wrapper gives the language model {', '.join(added)} besides the tokens (as prefix tuning "
+                f"model: its wrapper gives the language model {', '.join(extra)} besides the tokens (as prefix tuning "
                 "does), which packs cannot use; use an adapter in the layers, such as LoRA"
             )
-        if args or found is not None or not isinstance(tokens, Tensor) or tokens.shape != ids.shape:
+        if args or inner_results is not None or not isinstance(tokens, Tensor) or tokens.shape != ids.shape:
             raise UnsupportedError(
                 "model: its wrapper calls the language model more than once, or with other tokens than it was given "
                 "(as prompt tuning does); give pack.run a wrapper that passes its arguments on"
             )
-        found = body(own, tokens)
-        return found
+        inner_results = body(own, tokens)
+        return inner_results
 
     with _site_of(inner).passes, forwards_replaced({inner: forward}):
         try:
@@ -141,24 +141,28 @@ def call_in_place(outer: nn.Module, inner: nn.Module, body: Body, ids: Tensor) -
         except AgentRLError:
             raise
         except Exception as error:
-            if found is None or outer is inner:
+            if inner_results is None or outer is inner:
                 raise
             raise UnsupportedError(
                 f"model: {type(outer).__name__} fails on what its {type(inner).__name__} returns for a pack ({error}); "
                 "give a wrapper that returns what the language model returns"
             ) from error
-    if found is None:
+    if inner_results is None:
         raise UnsupportedError(
             f"model: {type(outer).__name__} does not call the {type(inner).__name__} inside it; give the language "
             "model, or a wrapper that calls it"
         )
-    return _checked(outer, inner, found, result)
+    return _checked(outer, inner, inner_results, result)
 
 
-def _checked(outer: nn.Module, inner: nn.Module, found: tuple[Tensor, ...], result: object) -> tuple[Tensor, ...]:
+def _checked(
+    outer: nn.Module, inner: nn.Module, inner_results: tuple[Tensor, ...], result: object
+) -> tuple[Tensor, ...]:
     """Return the result of the wrappers, if its shapes and dtypes are those that the inner model returned."""
-    if not isinstance(result, (tuple, list)) or [_form(each) for each in result] != [_form(each) for each in found]:
-        rounded = isinstance(result, (tuple, list)) and len(result) == len(found)
+    if not isinstance(result, (tuple, list)) or [_form(each) for each in result] != [
+        _form(each) for each in inner_results
+    ]:
+        rounded = isinstance(result, (tuple, list)) and len(result) == len(inner_results)
         advice = "set its output dtype to torch.float32" if rounded else "give the language model itself"
         raise UnsupportedError(
             f"model: {type(outer).__name__} changes shapes or dtypes of what its {type(inner).__name__} returns; "

@@ -17,9 +17,9 @@ _Value = TypeVar("_Value")
 
 def counts_of_rows(count: int, device: torch.device, group: Group) -> list[int]:
     """Return the number of rows of each rank."""
-    own = torch.tensor([count], device=device)
-    counts = [torch.empty_like(own) for _ in range(group.size())]
-    distributed.all_gather(counts, own, group=group)
+    own_count = torch.tensor([count], device=device)
+    counts = [torch.empty_like(own_count) for _ in range(group.size())]
+    distributed.all_gather(counts, own_count, group=group)
     return [int(number) for number in counts]
 
 
@@ -34,16 +34,16 @@ def gathered_rows(values: Tensor, counts: list[int], group: Group) -> list[Tenso
 
 def gathered_objects(value: _Value, group: Group) -> list[_Value]:
     """Gather a Python object from every rank, on each rank, in the order of ranks."""
-    found: list[Any] = [None] * group.size()
-    distributed.all_gather_object(found, value, group=group)
-    return found
+    values: list[Any] = [None] * group.size()
+    distributed.all_gather_object(values, value, group=group)
+    return values
 
 
 def gathered_on_first(value: _Value, group: Group) -> list[_Value]:
     """Gather a Python object from every rank on the first rank; other ranks get an empty list."""
-    found: list[Any] | None = [None] * group.size() if group.rank() == 0 else None
-    distributed.gather_object(value, found, group=group, group_dst=0)
-    return found or []
+    values: list[Any] | None = [None] * group.size() if group.rank() == 0 else None
+    distributed.gather_object(value, values, group=group, group_dst=0)
+    return values or []
 
 
 def over_ranks(
@@ -56,11 +56,11 @@ def over_ranks(
         group: the ranks.
         reduce: returns, for a name, the function of two numbers that reduces them.
     """
-    found: dict[str, float] = {}
+    reduced: dict[str, float] = {}
     for numbers_of_rank in gathered_objects(dict(numbers), group):
         for name, value in numbers_of_rank.items():
-            found[name] = reduce(name)(found[name], value) if name in found else value
-    return found
+            reduced[name] = reduce(name)(reduced[name], value) if name in reduced else value
+    return reduced
 
 
 def from_first(make: Callable[[], _Value], group: Group) -> _Value:
@@ -85,11 +85,11 @@ def parts_of_first(make: Callable[[], Iterable[_Value]], group: Group) -> _Value
         group: the ranks.
     """
     parcel: list[Any] = [None]
-    given: list[bytes] | None = None
+    pickled: list[bytes] | None = None
     if group.rank() == 0:
-        given, error = _made(lambda: [pickle.dumps((part, None), protocol=5) for part in make()])
-        given = given or [pickle.dumps((None, error))] * group.size()
-    distributed.scatter_object_list(parcel, given, group=group, group_src=0)
+        pickled, error = _made(lambda: [pickle.dumps((part, None), protocol=5) for part in make()])
+        pickled = pickled or [pickle.dumps((None, error))] * group.size()
+    distributed.scatter_object_list(parcel, pickled, group=group, group_src=0)
     return _opened(pickle.loads(parcel[0]))  # type: ignore[no-any-return]  # noqa: S301 -- of the first rank
 
 
@@ -99,9 +99,9 @@ def check_first_has(batch: object | None, group: Group) -> None:
     Raises:
         InvalidInputError: another rank has a batch, or the first has none; on every rank.
     """
-    for rank, has in enumerate(gathered_objects(batch is not None, group)):
-        if has == (rank > 0):
-            wrong, remedy = ("has one", "give None there") if has else ("has none", "give the batch there")
+    for rank, has_batch in enumerate(gathered_objects(batch is not None, group)):
+        if has_batch == (rank > 0):
+            wrong, remedy = ("has one", "give None there") if has_batch else ("has none", "give the batch there")
             raise InvalidInputError(
                 f"batch: {group.size()} ranks work on the batch of rank 0, but rank {rank} {wrong}; {remedy}"
             )

@@ -66,14 +66,16 @@ def comparisons_of(
         InvalidInputError: there is no teacher, or it has another vocabulary; or two losses request the same output with
             different arguments.
     """
-    found: dict[str, Comparison] = {}
-    for output in dict.fromkeys(outputs):
+    comparisons: dict[str, Comparison] = {}
+    requested = dict.fromkeys(outputs)
+    for output in requested:
         name, _, argument = output.partition(":")
         if name not in COMPARED:
             continue
-        if name in found:
+        if name in comparisons:
+            first = next(each for each in requested if each.partition(":")[0] == name).partition(":")[2]
             raise InvalidInputError(
-                f"outputs: {name!r} is requested with two arguments, one of them {argument!r}; train the two losses "
+                f"outputs: {name!r} is requested with two arguments, {first!r} and {argument!r}; train the two losses "
                 "in two stages, or give both the same"
             )
         if name == "top_logprobs":
@@ -84,12 +86,12 @@ def comparisons_of(
                     f"{argument} has token {int(ids.max())}, but the model has {vocabulary} logits; give a teacher "
                     "with the same tokenizer"
                 )
-            found[name] = Comparison(name, ids, lambda logits, ids, _: top_logprobs(logits, ids))
+            comparisons[name] = Comparison(name, ids, lambda logits, ids, _: top_logprobs(logits, ids))
         elif name == "likeliest_tokens":
-            found[name] = _likeliest(pack, int(argument))
+            comparisons[name] = _likeliest(pack, int(argument))
         else:
-            found[name] = _of_teacher(teacher, float(argument), vocabulary, never)
-    return list(found.values())
+            comparisons[name] = _of_teacher(teacher, float(argument), vocabulary, never)
+    return list(comparisons.values())
 
 
 def _likeliest(pack: Pack, count: int) -> Comparison:
@@ -122,12 +124,12 @@ def _of_teacher(teacher: TeacherRows | None, beta: float, vocabulary: int, never
 
     def compare(logits: Tensor, states: Tensor, scale: Tensor) -> Tensor:
         with torch.no_grad():
-            theirs = nn.functional.linear(states.to(wide), weight, bias) * formula.factor
+            teacher_logits = nn.functional.linear(states.to(wide), weight, bias) * formula.factor
             if formula.softcap is not None:
-                theirs = formula.softcap * (theirs / formula.softcap).tanh()
-            theirs = theirs * scale[:, None]
+                teacher_logits = formula.softcap * (teacher_logits / formula.softcap).tanh()
+            teacher_logits = teacher_logits * scale[:, None]
             if never is not None:
-                theirs = theirs.index_fill(1, never.to(theirs.device), IMPOSSIBLE)
-        return divergence(logits, theirs.to(logits.dtype), beta)
+                teacher_logits = teacher_logits.index_fill(1, never.to(teacher_logits.device), IMPOSSIBLE)
+        return divergence(logits, teacher_logits.to(logits.dtype), beta)
 
     return Comparison("divergence", teacher.states, compare)

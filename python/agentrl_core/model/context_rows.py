@@ -99,13 +99,13 @@ class ContextImages:
             trained: `bool[n]`.
             same: `float32[n]` each.
         """
-        shown: dict[int, list[int]] = {}
+        images_at: dict[int, list[int]] = {}
         for place, image in zip(places.tolist(), images.tolist(), strict=True):
-            shown.setdefault(place, []).append(image)
+            images_at.setdefault(place, []).append(image)
         # Placeholders of different images are equal tokens, so the first one gets an id that depends on the images.
         codes, first_code = tokens.copy(), int(tokens.max(initial=0)) + 1
         known: dict[tuple[int, tuple[int, ...]], int] = {}
-        for place, of_place in shown.items():
+        for place, of_place in images_at.items():
             codes[place] = first_code + known.setdefault((int(tokens[place]), tuple(of_place)), len(known))
         tree = tree_layout(codes, offsets, trained=trained, same=same)
         pack = Pack.from_tree(tree, entropy_gradient=False).as_sequences()

@@ -130,12 +130,12 @@ def _compiled(text: str, architecture: str) -> bytes:
 
 def _folders() -> list[Path]:
     """Return the folders for machine code in order of preference; only folders of this user."""
-    found = []
+    folders = []
     with contextlib.suppress(RuntimeError):  # no home folder
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        found.append(base / "agentrl_core" / "cuda")
-    found.append(Path(tempfile.gettempdir()) / f"agentrl_core-{os.getuid()}" / "cuda")
-    return [folder for folder in found if _mine(folder)]
+        folders.append(base / "agentrl_core" / "cuda")
+    folders.append(Path(tempfile.gettempdir()) / f"agentrl_core-{os.getuid()}" / "cuda")
+    return [folder for folder in folders if _mine(folder)]
 
 
 def _mine(folder: Path) -> bool:

@@ -50,17 +50,19 @@ class ImageInputs:
     """
 
     def __init__(self, processor: ProcessorMixin, *, most_bytes: int = 2**28) -> None:
-        given: Any = processor
-        if not hasattr(given, "image_processor") or not hasattr(given, "tokenizer"):
+        untyped_processor: Any = processor
+        if not hasattr(untyped_processor, "image_processor") or not hasattr(untyped_processor, "tokenizer"):
             raise InvalidInputError(
                 f"processor is {type(processor).__name__}, which takes no images; give the model's processor, such as "
                 "AutoProcessor.from_pretrained(name)"
             )
         if most_bytes < 0:
             raise InvalidInputError(f"most_bytes is {most_bytes}; give a number of bytes of at least 0")
-        self.processor = given
+        self.processor = untyped_processor
         # Gemma 3's chat template writes one token per image, which its processor replaces by several.
-        self.placeholder = str(getattr(given, "boi_token", None) or getattr(given, "image_token", "<image>"))
+        self.placeholder = str(
+            getattr(untyped_processor, "boi_token", None) or getattr(untyped_processor, "image_token", "<image>")
+        )
         """The text that the processor replaces by the tokens of an image."""
         self._most, self._bytes = most_bytes, 0
         self._known: OrderedDict[bytes, dict[str, Tensor]] = OrderedDict()
@@ -79,15 +81,15 @@ class ImageInputs:
             if found is not None:
                 self._known.move_to_end(sha256)
                 return found
-        made = self._made(content, sha256)
-        size = sum(each.nbytes for each in made.values())
+        processed = self._made(content, sha256)
+        size = sum(each.nbytes for each in processed.values())
         with self._lock:
             if sha256 not in self._known:
-                self._known[sha256] = made
+                self._known[sha256] = processed
                 self._bytes += size
             while self._bytes > self._most:
                 self._bytes -= sum(each.nbytes for each in self._known.popitem(last=False)[1].values())
-        return made
+        return processed
 
     def _made(self, content: bytes, sha256: bytes) -> dict[str, Tensor]:
         try:
@@ -100,10 +102,10 @@ class ImageInputs:
             raise InvalidInputError(
                 f"image {sha256.hex()[:16]} cannot be read ({error}); give a PNG or JPEG"
             ) from error
-        made = self.processor(
+        processed = self.processor(
             text=[self.placeholder], images=[[picture]], return_tensors="pt", add_special_tokens=False
         )
-        return {name: value for name, value in made.items() if isinstance(value, Tensor) and name not in _OF_TEXT}
+        return {name: value for name, value in processed.items() if isinstance(value, Tensor) and name not in _OF_TEXT}
 
 
 def takes_images(model: nn.Module) -> bool:
@@ -168,22 +170,25 @@ def features(model: nn.Module, inputs: Sequence[Mapping[str, Tensor]]) -> ImageF
         UnsupportedError: the features cannot be assigned to the images.
     """
     inner: Any = causal_model_of(model)
-    device, (given, groups) = device_of(inner), _by_shape(inner, inputs)
+    device, (tower_inputs, groups) = device_of(inner), _by_shape(inner, inputs)
     pooled: list[Tensor] = [torch.empty(0)] * len(inputs)
     layers: list[list[Tensor]] = []
     for members in groups:
-        joined = {name: torch.cat([given[each][name] for each in members]).to(device) for name in given[members[0]]}
+        joined = {
+            name: torch.cat([tower_inputs[each][name] for each in members]).to(device)
+            for name in tower_inputs[members[0]]
+        }
         output = inner.get_image_features(**joined, return_dict=True)
         in_parts = not isinstance(output.pooler_output, Tensor)
-        sizes = [len(given[each]["pixel_values"]) for each in members]
+        sizes = [len(tower_inputs[each]["pixel_values"]) for each in members]
         deepstack = getattr(output, "deepstack_features", None) or ()
         layers = layers or [[torch.empty(0)] * len(inputs) for _ in deepstack]
-        for target, found in zip([pooled, *layers], [output.pooler_output, *deepstack], strict=True):
-            for place, rows in zip(members, _by_image(inner, found, sizes), strict=True):
+        for target, output_part in zip([pooled, *layers], [output.pooler_output, *deepstack], strict=True):
+            for place, rows in zip(members, _by_image(inner, output_part, sizes), strict=True):
                 target[place] = rows
     grids = None
     if "image_grid_thw" in _parameters(type(inner).forward):
-        grids = tuple(each["image_grid_thw"].to(device) for each in given)
+        grids = tuple(each["image_grid_thw"].to(device) for each in tower_inputs)
     return ImageFeatures(tuple(pooled), tuple(map(tuple, layers)), grids, type(output), in_parts)
 
 
@@ -219,17 +224,17 @@ def arguments(
     order = [each for row in images_of_row for each in row]
     if found is None or not order:
         return {}
-    names, made = _parameters(type(inner).forward), {}
+    names, forward_arguments = _parameters(type(inner).forward), {}
     for name in ("mm_token_type_ids", "token_type_ids"):
         if name in names:
-            made[name] = shows.to(torch.int64)
+            forward_arguments[name] = shows.to(torch.int64)
     if found.grids is not None:
-        made["image_grid_thw"] = torch.cat([found.grids[each] for each in order])
+        forward_arguments["image_grid_thw"] = torch.cat([found.grids[each] for each in order])
     pooled = tuple(found.pooled[each] for each in order)
     output: dict[str, Any] = {"pooler_output": pooled if found.in_parts else torch.cat(pooled)}
     if found.deepstack:
         output["deepstack_features"] = [tuple(layer[each] for each in order) for layer in found.deepstack]
-    return {**made, "mm_encoder_outputs": {"image": found.kind(**output)}}
+    return {**forward_arguments, "mm_encoder_outputs": {"image": found.kind(**output)}}
 
 
 def image_token(inner: nn.Module) -> int:
@@ -241,36 +246,36 @@ def image_token(inner: nn.Module) -> int:
 def _by_shape(inner: Any, inputs: Sequence[Mapping[str, Tensor]]) -> tuple[list[dict[str, Tensor]], list[list[int]]]:
     """Return the vision tower's arguments for each image, and the images grouped by equal shapes."""
     names = _parameters(inner.get_image_features)
-    given = [_tiles({name: value for name, value in each.items() if name in names}) for each in inputs]
+    tower_inputs = [_tiles({name: value for name, value in each.items() if name in names}) for each in inputs]
     groups: dict[object, list[int]] = {}
-    for place, each in enumerate(given):
+    for place, each in enumerate(tower_inputs):
         groups.setdefault(tuple((name, value.shape[1:]) for name, value in each.items()), []).append(place)
-    return given, list(groups.values())
+    return tower_inputs, list(groups.values())
 
 
-def _tiles(given: dict[str, Tensor]) -> dict[str, Tensor]:
+def _tiles(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the inputs of one image, with tiles in the first dimension if the model takes tiles of several images."""
-    if given["pixel_values"].dim() == 5 and "image_sizes" not in given:
-        return {name: value.transpose(0, 1) if name.startswith("pixel_") else value for name, value in given.items()}
-    return given
+    if inputs["pixel_values"].dim() == 5 and "image_sizes" not in inputs:
+        return {name: value.transpose(0, 1) if name.startswith("pixel_") else value for name, value in inputs.items()}
+    return inputs
 
 
-def _by_image(inner: nn.Module, found: Any, sizes: Sequence[int]) -> list[Tensor]:
+def _by_image(inner: nn.Module, output: Any, sizes: Sequence[int]) -> list[Tensor]:
     """Split the output of the vision tower into the features of each image."""
-    if not isinstance(found, Tensor):
-        parts = list(found)
+    if not isinstance(output, Tensor):
+        parts = list(output)
     else:
-        parts = list(found.split(list(sizes))) if len(found) == sum(sizes) else []
+        parts = list(output.split(list(sizes))) if len(output) == sum(sizes) else []
     if len(parts) != len(sizes):
         raise UnsupportedError(
-            f"model: {type(inner).__name__} makes features of shape {_shape(found)} of {len(sizes)} images, which "
+            f"model: {type(inner).__name__} makes features of shape {_shape(output)} of {len(sizes)} images, which "
             "cannot be assigned to them; use a model of docs/models.md that takes images"
         )
     return parts
 
 
-def _shape(found: Any) -> object:
-    return tuple(found.shape) if isinstance(found, Tensor) else [tuple(each.shape) for each in found]
+def _shape(output: Any) -> object:
+    return tuple(output.shape) if isinstance(output, Tensor) else [tuple(each.shape) for each in output]
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, Any]:

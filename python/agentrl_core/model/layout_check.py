@@ -95,9 +95,9 @@ def check_layouts(
         chosen, refused = _chosen(inner)
         if refused is not None:
             return [LayoutCheck(layout, chosen=False, reason=refused) for layout in LAYOUTS]
-        wanted = _plain(model, rows)
+        expected = _plain(model, rows)
         checks = [
-            replace(_checked(model, pack_of(rows, layout), wanted, tolerance), chosen=layout == chosen)
+            replace(_checked(model, pack_of(rows, layout), expected, tolerance), chosen=layout == chosen)
             for layout in LAYOUTS
         ]
         return [*checks, _with_images(model, rows, processor, tolerance)] if takes_images(inner) else checks
@@ -121,9 +121,11 @@ def checks_of_type(kind: str) -> list[LayoutCheck] | None:
     reason = entry.get("not_built") or entry.get("refused")
     checks = []
     for layout in LAYOUTS:
-        found = None if layout in entry["layouts"] else reason or entry["reasons"].get(layout, "it was not verified")
+        layout_reason = (
+            None if layout in entry["layouts"] else reason or entry["reasons"].get(layout, "it was not verified")
+        )
         chosen = entry["layouts"][:1] == [layout]
-        checks.append(LayoutCheck(layout, chosen, found, **entry["errors"].get(layout, {})))
+        checks.append(LayoutCheck(layout, chosen, layout_reason, **entry["errors"].get(layout, {})))
     return checks
 
 
@@ -154,23 +156,23 @@ def _with_images(
         node_token=pack.node_token[trained],
         streams=Streams({each: stream[trained] for each, stream in pack.streams.items()}),
     )
-    wanted = _plain(model, shown.rows, shown.arguments)
-    return replace(_checked(model, pack, wanted, tolerance), layout=name, chosen=True)
+    expected = _plain(model, shown.rows, shown.arguments)
+    return replace(_checked(model, pack, expected, tolerance), layout=name, chosen=True)
 
 
-def _checked(model: nn.Module, pack: Pack, wanted: Any, tolerance: float) -> LayoutCheck:
+def _checked(model: nn.Module, pack: Pack, expected: Any, tolerance: float) -> LayoutCheck:
     layout = pack.layout
     try:
         output = pack.run(model)
         logprob, entropy = (in_token_order(pack, each) for each in (output.logprob, output.entropy))
-        found = logprob.detach(), entropy.detach(), _gradients(model, logprob, entropy)
+        results = logprob.detach(), entropy.detach(), _gradients(model, logprob, entropy)
     except AgentRLError as error:
         model.zero_grad()
         return LayoutCheck(layout, chosen=False, reason=str(error))
     logprobs, entropies, gradients = (
-        float((found[0] - wanted[0]).abs().max()),
-        float((found[1] - wanted[1]).abs().max()),
-        _share(found[2], wanted[2]),
+        float((results[0] - expected[0]).abs().max()),
+        float((results[1] - expected[1]).abs().max()),
+        _share(results[2], expected[2]),
     )
     equal = max(logprobs, entropies, gradients / 10) <= tolerance
     reason = None if equal else "it differs from the plain forward by more than the tolerance"
@@ -226,8 +228,8 @@ def _plain(
     Placeholders have probability 0, and placeholders in rows are not predicted.
     """
     logprobs, entropies, never = [], [], never_sampled(model)
-    for row, given in zip(rows, images or [{}] * len(rows), strict=True):
-        logits = model(input_ids=row[None], use_cache=False, return_dict=True, **given).logits[0, :-1]
+    for row, arguments in zip(rows, images or [{}] * len(rows), strict=True):
+        logits = model(input_ids=row[None], use_cache=False, return_dict=True, **arguments).logits[0, :-1]
         target = row[1:]
         if never is not None:
             logits = logits.index_fill(-1, never, IMPOSSIBLE)
@@ -248,18 +250,18 @@ def _gradients(model: nn.Module, logprob: Tensor, entropy: Tensor) -> dict[str, 
     by_logprob, by_entropy = torch.randn(2, len(logprob), generator=generator).to(logprob).unbind(0)
     model.zero_grad()
     ((by_logprob @ logprob + 0.3 * (by_entropy @ entropy)) / len(logprob)).backward()
-    found = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+    gradients = {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
     model.zero_grad()
-    return found
+    return gradients
 
 
-def _share(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
-    if not wanted:
+def _share(gradients: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    if not expected:
         return 0.0
-    floor = 1e-3 * max(float(each.abs().max()) for each in wanted.values())
+    floor = 1e-3 * max(float(each.abs().max()) for each in expected.values())
     return max(
-        float((found[n] - g).abs().max() / max(float(g.abs().max()), floor)) if n in found else 1.0
-        for n, g in wanted.items()
+        float((gradients[n] - g).abs().max() / max(float(g.abs().max()), floor)) if n in gradients else 1.0
+        for n, g in expected.items()
     )
 
 

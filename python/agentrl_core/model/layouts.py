@@ -26,7 +26,7 @@ _REFUSED: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary(
 def check_layout(layout: str) -> None:
     """Raise InvalidInputError if a layout is not one of `PackLayout`."""
     if layout not in get_args(PackLayout):
-        raise InvalidInputError(f"layout: {layout!r} is no layout; use {', '.join(get_args(PackLayout))}")
+        raise InvalidInputError(f"layout: {layout!r} is not a layout; use {', '.join(get_args(PackLayout))}")
 
 
 def layout_of(model: nn.Module, layout: PackLayout = "auto") -> Literal["tree", "sequence", "padded"]:
@@ -92,8 +92,7 @@ def refusal_of(inner: nn.Module) -> str | None:
         return "it sees the tokens after each token; load it with is_decoder=True"
     if config.is_encoder_decoder and not getattr(config, "is_decoder", False):
         return "it is an encoder-decoder model; use its decoder, or a causal language model"
-    refused: str | None = entry.get("refused")
-    return refused
+    return f"{entry['refused']}; use a model of docs/models.md" if "refused" in entry else None
 
 
 def is_recomputed(inner: nn.Module) -> bool:

@@ -223,10 +223,10 @@ class LMHead:
             part = states[begin : begin + tile]
             if len(part) < tile:
                 part = pad(part, (0, 0, 0, tile - len(part)))
-            made = self._buffer[begin : begin + tile]
-            multiply(part, self.weight.t(), made)
+            block = self._buffer[begin : begin + tile]
+            multiply(part, self.weight.t(), block)
             if self.bias is not None:
-                made.add_(self.bias)
+                block.add_(self.bias)
         return self._buffer[:count]
 
 

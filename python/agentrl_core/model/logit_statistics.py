@@ -92,11 +92,11 @@ def top_logprobs(logits: Tensor, ids: Tensor) -> Tensor:
     known = ids >= 0
     total = logits.logsumexp(dim=-1, keepdim=True)
     places = torch.where(known, ids, ids[:, :1].clamp(min=0))
-    found = torch.where(known, logits.gather(1, places) - total, -torch.inf)
+    logprobs = torch.where(known, logits.gather(1, places) - total, -torch.inf)
     others = logits.scatter(1, places, -torch.inf)
     none = torch.isneginf(others.detach().amax(dim=-1, keepdim=True))
     rest = torch.where(none, 0.0, others).logsumexp(dim=-1, keepdim=True) - total
-    return torch.cat([found, torch.where(none, -torch.inf, rest)], dim=1)
+    return torch.cat([logprobs, torch.where(none, -torch.inf, rest)], dim=1)
 
 
 def likeliest_tokens(logits: Tensor, count: int) -> Tensor:

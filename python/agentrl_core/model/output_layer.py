@@ -62,7 +62,7 @@ class Reading:
         self.order: Tensor | None = None
 
     def at_head(self, own: Forward, states: Tensor, *, is_last: bool) -> Tensor:  # noqa: ARG002
-        """Return the output of the head for the hidden states `[n, H]` of a forward call."""
+        """Store the hidden states `[n, H]` of a forward call, and return the output of the head for no rows."""
         self.states.append(states)
         return cast("Tensor", own(states[None, :0]))
 
@@ -122,18 +122,18 @@ class Scores(Reading):
         weight = linear.weight.to(self.wide)
         bias = None if linear.bias is None else linear.bias.to(self.wide)  # type: ignore[redundant-expr]  # Linear(bias=False)
 
-        def made(states: Tensor) -> Tensor:
+        def logits(states: Tensor) -> Tensor:
             with torch.autocast(states.device.type, enabled=False):
                 return fast_linear(states.to(self.wide), weight, bias)
 
-        return made
+        return logits
 
     def after_model(self, logits: Tensor | None, feed: Feed) -> None:
         """Compute log-probs and statistics of the logits that the model returned for a forward call."""
         if logits is None or logits.dim() != 3 or logits.shape[:2] != (1, len(feed.rows)):
             raise UnsupportedError(
                 f"model: {type(self.inner).__name__} returns no logits for the rows that its output layer was given, "
-                "so packs cannot run on it; use another model"
+                "so packs cannot run on it; use a model of docs/models.md"
             )
         columns = [column if feed.pairs is None else column.index_select(0, feed.pairs) for column in self.columns]
         with torch.autocast(logits.device.type, enabled=False):
@@ -142,8 +142,8 @@ class Scores(Reading):
 
     def results(self, output: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG002
         """Return log-prob, entropy, other statistics of logits, and values, each in the order of the pairs."""
-        found = [in_order(parts, self.order) for parts in zip(*self.found, strict=True)]
-        return (*found, *self._values())
+        results = [in_order(parts, self.order) for parts in zip(*self.found, strict=True)]
+        return (*results, *self._values())
 
     def _values(self) -> tuple[Tensor, ...]:
         return (in_order(self.values, self.order),) if self.values else ()
@@ -206,12 +206,14 @@ class ChunkedScores(Scores):
 
     def results(self, output: Tensor) -> tuple[Tensor, ...]:
         """Split the head's output, after its hooks, into log-prob, entropy and other results."""
-        widths = [1 if whole.dim() == 1 else whole.shape[1] for whole in self.whole]
+        widths = [1 if scores.dim() == 1 else scores.shape[1] for scores in self.whole]
         parts = output[0].split(widths)
-        found = [part.t().reshape(whole.shape).to(whole.dtype) for part, whole in zip(parts, self.whole, strict=True)]
+        results = [
+            part.t().reshape(scores.shape).to(scores.dtype) for part, scores in zip(parts, self.whole, strict=True)
+        ]
         if not self.pack.entropy_gradient:
-            found[1] = found[1].detach()
-        return (*found, *self._values())
+            results[1] = results[1].detach()
+        return (*results, *self._values())
 
 
 class FusedLoss(ChunkedScores):
@@ -269,8 +271,8 @@ def vocabulary_of(inner: nn.Module) -> int:
 
 def in_order(parts: Any, order: Tensor | None) -> Tensor:
     """Concatenate tensors, and return their rows in the order of the prediction pairs."""
-    whole = parts[0] if len(parts) == 1 else torch.cat(list(parts))
-    return cast("Tensor", whole) if order is None else whole.index_select(0, order)
+    joined = parts[0] if len(parts) == 1 else torch.cat(list(parts))
+    return cast("Tensor", joined) if order is None else joined.index_select(0, order)
 
 
 def score(
@@ -343,14 +345,14 @@ def value_head_of(outer: nn.Module, inner: nn.Module, outputs: Sequence[str]) ->
                 f"outputs: pack.run cannot give the answer {name!r}, only {', '.join(ANSWERS)}; compute it and add it: "
                 f"dataclasses.replace(pack.run(model, outputs=()), {name}=...)"
             )
-    wanted = next((name for name in outputs if name in VALUES), None)
-    if wanted is None:
+    value_output = next((name for name in outputs if name in VALUES), None)
+    if value_output is None:
         return None
     for part in outer.modules():
         head = part._modules.get(VALUE_HEAD)  # noqa: SLF001 - getattr on a wrapper would return the inner one's
         if head is not None and (part is inner or any(each is inner for each in part.modules())):
             return head
     raise UnsupportedError(
-        f"{type(inner).__name__} has no value head for the answer {wanted!r}; give it one before it is wrapped: "
+        f"{type(inner).__name__} has no value head for the answer {value_output!r}; give it one before it is wrapped: "
         "model.value_head = torch.nn.Linear(model.config.hidden_size, 1)"
     )

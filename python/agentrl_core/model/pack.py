@@ -236,10 +236,10 @@ class Pack:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         streams = Streams({name: _tensor(short.whole()) for name, short in state.pop("streams").items()})
-        whole = {
+        expanded = {
             name: _tensor(value.whole()) if isinstance(value, ShortArray) else value for name, value in state.items()
         }
-        self.__dict__.update(whole, streams=streams, _copies={})
+        self.__dict__.update(expanded, streams=streams, _copies={})
 
     def to(self, device: torch.device | str) -> Pack:
         """Return the pack on a device: itself if it is there already, otherwise a cached copy."""
@@ -334,11 +334,11 @@ class Pack:
             >>> column.tolist()
             [0.5, 0.0, 0.25, 0.5, 0.0]
         """
-        found = values.detach().cpu().numpy()
+        numbers = values.detach().cpu().numpy()
         if self.pair_offsets is None or self.pair_tokens is None:
-            out[self.token.cpu().numpy()] = found
+            out[self.token.cpu().numpy()] = numbers
         else:
-            out[self.pair_tokens.cpu().numpy()] = np.repeat(found, np.diff(self.pair_offsets.cpu().numpy()))
+            out[self.pair_tokens.cpu().numpy()] = np.repeat(numbers, np.diff(self.pair_offsets.cpu().numpy()))
 
     def forward(self, model: nn.Module) -> Tensor:
         """Return the hidden states of all tokens, `[T, hidden]`: the inputs of the output layer, with gradients.

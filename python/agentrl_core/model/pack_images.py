@@ -110,10 +110,10 @@ def inputs_of(processor: ProcessorMixin | None, inner: nn.Module) -> ImageInputs
         UnsupportedError: no processor is given, and none is saved with the model.
         InvalidInputError: the processor takes no images.
     """
-    found: Any = processor if processor is not None else _saved_processor(inner)
-    if found not in _INPUTS:
-        _INPUTS[found] = ImageInputs(found)
-    return _INPUTS[found]
+    chosen: Any = processor if processor is not None else _saved_processor(inner)
+    if chosen not in _INPUTS:
+        _INPUTS[chosen] = ImageInputs(chosen)
+    return _INPUTS[chosen]
 
 
 def _saved_processor(inner: nn.Module) -> Any:
@@ -161,9 +161,14 @@ class ShownImages:
         if blank_calls:
             processor = None if images is None else images.processor
             blank = inputs_of(processor, inner).of(_blank())
-            made = [features(inner, [blank]) for _ in range(blank_calls)]
-            every = [each.sum() for one in made for layer in (one.pooled, *one.deepstack) for each in layer]
-            self._unused = torch.stack(every).sum() * 0.0
+            blank_features = [features(inner, [blank]) for _ in range(blank_calls)]
+            sums = [
+                each.sum()
+                for output in blank_features
+                for layer in (output.pooled, *output.deepstack)
+                for each in layer
+            ]
+            self._unused = torch.stack(sums).sum() * 0.0
 
     def arguments(self, ids: Tensor, real: Tensor, sequences: Tensor) -> dict[str, Any]:
         """Return the arguments of the model's forward for the images of some sequences; see `images.arguments`."""
@@ -222,7 +227,7 @@ def _most_calls(inner: nn.Module, calls: int) -> int:
 
     Each call gathers the parameters of such layers from all ranks, so all ranks need equally many calls.
     """
-    others = {id(part) for whole in (decoder_of(inner), head_of(inner)) for part in whole.modules()} | {id(inner)}
+    others = {id(part) for module in (decoder_of(inner), head_of(inner)) for part in module.modules()} | {id(inner)}
     for group in sharding_groups(part for part in inner.modules() if id(part) not in others):
         calls = max(counts_of_rows(calls, device_of(inner), group))
     return calls
@@ -231,6 +236,6 @@ def _most_calls(inner: nn.Module, calls: int) -> int:
 def _blank() -> bytes:
     from PIL import Image as Picture
 
-    made = io.BytesIO()
-    Picture.new("RGB", (64, 64), (255, 255, 255)).save(made, "PNG")
-    return made.getvalue()
+    buffer = io.BytesIO()
+    Picture.new("RGB", (64, 64), (255, 255, 255)).save(buffer, "PNG")
+    return buffer.getvalue()

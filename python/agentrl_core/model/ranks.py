@@ -97,7 +97,7 @@ def _wrappers_in(module: nn.Module) -> Iterator[nn.Module]:
 
     if type(module).__name__ == "DeepSpeedEngine":
         raise UnsupportedError(
-            "model: a DeepSpeedEngine scales gradients in its own backward(), which packs do not know; use "
+            "model: a DeepSpeedEngine scales gradients in its own backward(), which packs do not support; use "
             "fully_shard, FSDP or DistributedDataParallel"
         )
     if _is_ddp(module) or isinstance(module, (FSDPModule, FullyShardedDataParallel)):
@@ -141,14 +141,14 @@ def sharding_groups(parts: Iterable[nn.Module]) -> list[Group]:
     """Return the process groups over which `fully_shard` or FSDP split parts of a model, each once."""
     from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
-    found: list[Group] = []
+    groups: list[Group] = []
     for part in parts:
         if isinstance(part, FullyShardedDataParallel):
-            found += [cast("Any", part).process_group, getattr(part, "_inter_node_pg", None)]
+            groups += [cast("Any", part).process_group, getattr(part, "_inter_node_pg", None)]
         elif isinstance(part, FSDPModule):
             for sharded in part._get_fsdp_state()._fsdp_param_groups:  # noqa: SLF001 - torch has no public way
-                found += sharded.mesh_info.mesh.get_all_groups()
-    return list({id(each): each for each in found if each is not None}.values())
+                groups += sharded.mesh_info.mesh.get_all_groups()
+    return list({id(each): each for each in groups if each is not None}.values())
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -201,7 +201,7 @@ def reshard(model: object) -> None:
 def check_sync(sync: GradientSync, model: nn.Module | None) -> None:
     """Raise InvalidInputError if `sync` is not a `GradientSync`, or has no model to apply to."""
     if sync not in get_args(GradientSync):
-        raise InvalidInputError(f"sync: {sync!r} is no way to synchronise; use {', '.join(get_args(GradientSync))}")
+        raise InvalidInputError(f"sync: {sync!r} is not a way to synchronise; use {', '.join(get_args(GradientSync))}")
     if sync != "auto" and model is None:
         raise InvalidInputError(f"sync: {sync!r} needs the model whose gradients are synchronised; give model as well")
 

@@ -60,9 +60,9 @@ class RouteReplay:
     @contextmanager
     def recomputed(self, layer: nn.Module) -> Iterator[None]:
         """Make a layer replay the same experts if the backward pass recomputes it after the block."""
-        own: Any = getattr(layer, "_gradient_checkpointing_func", None)
+        checkpoint: Any = getattr(layer, "_gradient_checkpointing_func", None)
         routers = [module for module in layer.modules() if module in self._of_router]
-        if own is None or not routers:
+        if checkpoint is None or not routers:
             yield
             return
 
@@ -76,24 +76,24 @@ class RouteReplay:
                 with self.hooked(routers):
                     return call(*inputs)
 
-            return own(again, *arguments)
+            return checkpoint(again, *arguments)
 
         layer._gradient_checkpointing_func = checkpointed  # type: ignore[assignment]  # noqa: SLF001 -- as transformers sets it
         try:
             yield
         finally:
-            layer._gradient_checkpointing_func = own  # noqa: SLF001
+            layer._gradient_checkpointing_func = checkpoint  # noqa: SLF001
 
     def route(self, router: Any, _arguments: object, output: tuple[Tensor, Tensor, Tensor]) -> object:
         """Return a router's output with the recorded experts in place of its own: a forward hook."""
         if threading.get_ident() != self._thread:
             return output
         self._calls += 1
-        logits, weights, own = output
-        _check_weights(router, logits, weights, own)
+        logits, weights, own_experts = output
+        _check_weights(router, logits, weights, own_experts)
         recorded = self._of_router[router]
         recorded = recorded if self._tokens is None else recorded.index_select(0, self._tokens)
-        experts = torch.where(recorded >= 0, recorded.to(own.dtype), own)
+        experts = torch.where(recorded >= 0, recorded.to(own_experts.dtype), own_experts)
         return logits, expert_weights(router, logits, experts).to(weights.dtype), experts
 
 
@@ -111,13 +111,13 @@ def replayed_routes(experts: Tensor, inner: nn.Module) -> Iterator[RouteReplay]:
             f"replay_routes: {name} has no router of experts that is known; leave replay_routes out of update.pack"
         )
     experts = _of_routers(experts, inner, routers)
-    wanted, width = sum(router.top_k for router in routers), experts.shape[1]
+    expected, width = sum(router.top_k for router in routers), experts.shape[1]
     fewest = min(router.num_experts for router in routers)
     largest = int(experts.max()) if len(experts) else -1
-    if width != wanted or largest >= fewest:
+    if width != expected or largest >= fewest:
         raise InvalidInputError(
             f"routed_experts: the pack has {width} experts a token, numbered up to {largest}, but {name} chooses "
-            f"{wanted} in {len(routers)} layers, of {fewest} in each; give the model that generated the rollouts, or "
+            f"{expected} in {len(routers)} layers, of {fewest} in each; give the model that generated the rollouts, or "
             "leave replay_routes out of update.pack"
         )
     if is_recomputed(inner) and torch.is_grad_enabled():
@@ -149,12 +149,12 @@ def _of_routers(experts: Tensor, inner: Any, routers: list[Any]) -> Tensor:
 
 
 @torch.no_grad()
-def _check_weights(router: Any, logits: Tensor, weights: Tensor, own: Tensor) -> None:
+def _check_weights(router: Any, logits: Tensor, weights: Tensor, own_experts: Tensor) -> None:
     """Require that a router computes its weights from its logits as `expert_weights` does."""
     if router in _KNOWN:
         return
-    found = expert_weights(router, logits, own).to(weights.dtype)
-    if not torch.allclose(found, weights, rtol=1e-2 if weights.dtype.itemsize < 4 else 1e-5, atol=1e-6):
+    expected = expert_weights(router, logits, own_experts).to(weights.dtype)
+    if not torch.allclose(expected, weights, rtol=1e-2 if weights.dtype.itemsize < 4 else 1e-5, atol=1e-6):
         raise UnsupportedError(
             f"replay_routes: {type(router).__name__} weights its experts by a formula that is not known; leave "
             "replay_routes out of update.pack"

@@ -24,7 +24,7 @@ def layers_of_routers(model: nn.Module) -> list[int]:
     """Return the layer number of each router, from module names; routers whose name has no number are left out."""
     routers = set(routers_of(model))
     names = [name for name, module in model.named_modules() if module in routers]
-    return [int(found[1]) for name in names if (found := re.search(r"(?:^|\.)layers\.(\d+)\.", name))]
+    return [int(match[1]) for name in names if (match := re.search(r"(?:^|\.)layers\.(\d+)\.", name))]
 
 
 def expert_weights(router: Any, logits: Tensor, experts: Tensor) -> Tensor:
@@ -68,15 +68,15 @@ class RouteTrace:
     @contextmanager
     def forward(self) -> Iterator[list[Tensor]]:
         """Trace one forward in this thread: the yielded list gets the experts `int64[tokens, k]` of each router."""
-        thread, found = threading.get_ident(), list[Tensor]()
+        thread, experts = threading.get_ident(), list[Tensor]()
 
         def keep(_router: nn.Module, _arguments: object, output: tuple[Tensor, Tensor, Tensor]) -> None:
             if threading.get_ident() == thread:
-                found.append(output[2])
+                experts.append(output[2])
 
         handles = [router.register_forward_hook(keep) for router in self._routers]
         try:
-            yield found
+            yield experts
         finally:
             for handle in handles:
                 handle.remove()

@@ -66,16 +66,16 @@ def scores(pack: Pack, model: nn.Module, outputs: tuple[str, ...], teacher: nn.M
             return Scores(pack, model, inner, outputs, rows)
         return ChunkedScores(pack, model, inner, outputs, rows, formula)
 
-    read, results = _run(pack, inner, reading)
-    return read.fields(results)
+    finished_reading, results = _run(pack, inner, reading)
+    return finished_reading.fields(results)
 
 
 def _teacher_rows(pack: Pack, teacher: nn.Module) -> TeacherRows:
     """Return the teacher's hidden states for each prediction pair, without gradients and without route replay."""
     pack, inner = _prepared(replace(pack, routed_experts=None), teacher)
     with torch.no_grad():
-        read, (states,) = _run(pack, inner, lambda: Reading(pack, teacher, inner, pack.source_row))
-    if read.wrapping.sharded:
+        reading, (states,) = _run(pack, inner, lambda: Reading(pack, teacher, inner, pack.source_row))
+    if reading.wrapping.sharded:
         raise UnsupportedError(
             "teacher: its parameters lie on several ranks; give a whole model, or annotate its top tokens instead: "
             "arl.annotate(batch, 'teacher_logprob', teacher, top_k=64)"
@@ -92,8 +92,8 @@ def fused(pack: Pack, model: nn.Module, fuse: Callable[..., Any]) -> Any:
             f"loss: it is not known how {type(inner).__name__} makes logits of its output layer, so no loss can be "
             "fused with it; use pack.run(model)"
         )
-    read, (value,) = _run(pack, inner, lambda: FusedLoss(pack, model, inner, fuse, formula))
-    return replace(read.made, loss=value, ranks=read.wrapping.ranks)
+    reading, (value,) = _run(pack, inner, lambda: FusedLoss(pack, model, inner, fuse, formula))
+    return replace(reading.made, loss=value, ranks=reading.wrapping.ranks)
 
 
 def _prepared(pack: Pack, model: nn.Module) -> tuple[Pack, nn.Module]:
@@ -157,14 +157,14 @@ def _layout(pack: Pack, inner: nn.Module) -> str:
 def _run_as(reading: Reading, layout: str) -> tuple[Tensor, ...]:
     pack, inner = reading.pack, reading.inner
 
-    def body(own: Forward, ids: Tensor) -> tuple[Tensor, ...]:
+    def body(model_forward: Forward, ids: Tensor) -> tuple[Tensor, ...]:
         wrapping = reading.wrapping
-        shown = None
+        shown_images = None
         if pack.images is not None or takes_images(inner):
-            shown = ShownImages(pack.images, inner, ranks=wrapping.ranks, sharded=wrapping.sharded)
+            shown_images = ShownImages(pack.images, inner, ranks=wrapping.ranks, sharded=wrapping.sharded)
         with ExitStack() as stack:
             if layout == "padded":
-                feeds = _padded_feeds(pack, ids[0], reading.rows, shown, one=wrapping.sharded)
+                feeds = _padded_feeds(pack, ids[0], reading.rows, shown_images, one=wrapping.sharded)
             else:
                 feeds = [_flat_feed(reading, ids, stack)]
             replay = None
@@ -172,9 +172,9 @@ def _run_as(reading: Reading, layout: str) -> tuple[Tensor, ...]:
                 replay = stack.enter_context(replayed_routes(pack.routed_experts, inner))
             if not is_compiled(reading.outer):
                 stack.enter_context(fast_linear_layers(inner, ids.numel(), but=reading.head))  # the head may be fused
-            results = _read(reading, own, feeds, replay)
-            if shown is not None:
-                results = shown.joined(results)
+            results = _read(reading, model_forward, feeds, replay)
+            if shown_images is not None:
+                results = shown_images.joined(results)
             if wrapping.sharded:  # FSDP registers hooks on the results, and warns about views
                 return tuple(each if each._base is None else each.clone() for each in results)  # noqa: SLF001
             return results
@@ -194,7 +194,7 @@ def _flat_feed(reading: Reading, ids: Tensor, stack: ExitStack) -> Feed:
     return Feed(arguments, reading.rows, None)
 
 
-def _padded_feeds(pack: Pack, ids: Tensor, rows: Tensor, shown: ShownImages | None, *, one: bool) -> list[Feed]:
+def _padded_feeds(pack: Pack, ids: Tensor, rows: Tensor, shown_images: ShownImages | None, *, one: bool) -> list[Feed]:
     """Return forward calls on rows of similar length, padded on the right.
 
     With `one`, all rows are in one call, because all ranks must run equally many.
@@ -211,14 +211,16 @@ def _padded_feeds(pack: Pack, ids: Tensor, rows: Tensor, shown: ShownImages | No
         inside = (slot >= begin) & (slot < begin + count * length)
         pairs = inside.nonzero().squeeze(1)
         arguments = {"input_ids": ids[members], "attention_mask": real.to(torch.int64)}
-        if shown is not None:
-            arguments |= shown.arguments(arguments["input_ids"], real, sequence)
+        if shown_images is not None:
+            arguments |= shown_images.arguments(arguments["input_ids"], real, sequence)
         feeds.append(Feed(arguments, slot.index_select(0, pairs) - begin, pairs, members))
         begin += count * length
     return feeds
 
 
-def _read(reading: Reading, own: Forward, feeds: list[Feed], replay: RouteReplay | None) -> tuple[Tensor, ...]:
+def _read(
+    reading: Reading, model_forward: Forward, feeds: list[Feed], replay: RouteReplay | None
+) -> tuple[Tensor, ...]:
     """Run the forward calls one after the other, and return the results of the reading."""
     if feeds[0].pairs is not None:
         reading.order = torch.cat([cast("Tensor", feed.pairs) for feed in feeds]).argsort()
@@ -226,11 +228,11 @@ def _read(reading: Reading, own: Forward, feeds: list[Feed], replay: RouteReplay
     for number, feed in enumerate(feeds):
         if replay is not None:
             replay.feed(feed.tokens)
-        output = _read_feed(reading, own, feed, is_last=number == len(feeds) - 1)
+        output = _read_feed(reading, model_forward, feed, is_last=number == len(feeds) - 1)
     return reading.results(cast("Tensor", output))
 
 
-def _read_feed(reading: Reading, own: Forward, feed: Feed, *, is_last: bool) -> Tensor:
+def _read_feed(reading: Reading, model_forward: Forward, feed: Feed, *, is_last: bool) -> Tensor:
     """Run one forward call, and return the output of the head."""
     inner, shape = reading.inner, feed.arguments["input_ids"].shape
 
@@ -238,30 +240,30 @@ def _read_feed(reading: Reading, own: Forward, feed: Feed, *, is_last: bool) -> 
         if hidden.shape[:-1] != shape:
             raise UnsupportedError(
                 f"model: the output layer of {type(inner).__name__} gets states of shape {tuple(hidden.shape)} for "
-                f"{tuple(shape)} tokens, so packs cannot run on it; use another model"
+                f"{tuple(shape)} tokens, so packs cannot run on it; use a model of docs/models.md"
             )
         states = hidden.flatten(0, 1).index_select(0, feed.rows)
         return reading.at_head(head, states, is_last=is_last)
 
     class_forward = functools.partial(type(inner).forward, inner)
     with head_replaced(reading.head, at_head) as captured:
-        made = _own_forward(class_forward if inner in _LEAVE_HEAD_OUT else own, reading, feed)
+        output = _own_forward(class_forward if inner in _LEAVE_HEAD_OUT else model_forward, reading, feed)
         if captured.output is None:
             _LEAVE_HEAD_OUT.add(inner)
             reading.pack._attention.layers = 0  # noqa: SLF001 - a part of the pack
-            made = _own_forward(class_forward, reading, feed)
+            output = _own_forward(class_forward, reading, feed)
     if captured.output is None:
         raise UnsupportedError(
-            f"model: {type(inner).__name__} does not call its output layer, so packs cannot run on it; use "
-            "another model"
+            f"model: {type(inner).__name__} does not call its output layer, so packs cannot run on it; use a "
+            "model of docs/models.md"
         )
-    reading.after_model(getattr(made, "logits", None), feed)
+    reading.after_model(getattr(output, "logits", None), feed)
     return captured.output
 
 
-def _own_forward(own: Forward, reading: Reading, feed: Feed) -> object:
+def _own_forward(model_forward: Forward, reading: Reading, feed: Feed) -> object:
     try:
-        return own(**feed.arguments, use_cache=False, return_dict=True)
+        return model_forward(**feed.arguments, use_cache=False, return_dict=True)
     except RuntimeError as error:
         if "DTensor" not in str(error):
             raise

@@ -49,7 +49,7 @@ def run_on_packs(
         for number, pack in enumerate(questions.packs):
             questions.keep(number, answer(pack))
         return questions.annotated()
-    own, packs, ranks = list[Questions[Asked]](), list[Asked](), group.size()
+    plans, packs, ranks = list[Questions[Asked]](), list[Asked](), group.size()
 
     def numbers(rank: int) -> range:
         return range(rank, -(-len(packs) // ranks) * ranks, ranks)
@@ -58,15 +58,15 @@ def run_on_packs(
         return [packs[min(number, len(packs) - 1)] for number in numbers(rank)]
 
     def parts() -> Iterator[list[Asked]]:
-        own.append(planned())
-        packs.extend(own[0].packs)
+        plans.append(planned())
+        packs.extend(plans[0].packs)
         yield []
         yield from map(part, range(1, ranks))
 
-    sent = parts_of_first(parts, group)
-    answers = [answer(pack) for pack in (part(0) if own else map(received, sent))]
-    for rank, found in enumerate(gathered_on_first(answers, group)):
-        for number, values in zip(numbers(rank), found, strict=True):
+    received_packs = parts_of_first(parts, group)
+    answers = [answer(pack) for pack in (part(0) if plans else map(received, received_packs))]
+    for rank, answers_of_rank in enumerate(gathered_on_first(answers, group)):
+        for number, values in zip(numbers(rank), answers_of_rank, strict=True):
             if number < len(packs):
-                own[0].keep(number, values)
-    return own[0].annotated() if own else None
+                plans[0].keep(number, values)
+    return plans[0].annotated() if plans else None

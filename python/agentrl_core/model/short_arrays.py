@@ -57,10 +57,10 @@ class ShortArray:
         if self.begins is None:
             return values
         lengths = np.diff(self.begins, append=self.length)
-        found = np.repeat(values, lengths)
+        array = np.repeat(values, lengths)
         if self.step:
-            found += (np.arange(self.length) - np.repeat(self.begins, lengths)).astype(self.dtype)
-        return found
+            array += (np.arange(self.length) - np.repeat(self.begins, lengths)).astype(self.dtype)
+        return array
 
 
 def _narrow(values: NDArray[Any]) -> NDArray[Any]:

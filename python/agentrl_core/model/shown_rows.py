@@ -55,9 +55,9 @@ def shown_rows(inner: nn.Module, rows: Sequence[Tensor], processor: ProcessorMix
     pictures = [_picture(seed, size) for seed, size in enumerate(SIZES)]
     contents = [_content(each) for each in pictures]
     hashes = [hashlib.sha256(each).digest() for each in contents]
-    shown, given = [], []
+    rows_with_images, arguments = [], []
     for row, images in zip(rows, SHOWN, strict=False):
-        made = maker.processor(
+        inputs = maker.processor(
             text=[maker.placeholder] * len(images),
             images=[[pictures[each]] for each in images],
             return_tensors="pt",
@@ -65,28 +65,28 @@ def shown_rows(inner: nn.Module, rows: Sequence[Tensor], processor: ProcessorMix
             add_special_tokens=False,
         )
         parts = [row[:_BEGIN]]
-        for place, (ids, real) in enumerate(zip(made["input_ids"], made["attention_mask"], strict=True), _BEGIN):
+        for place, (ids, real) in enumerate(zip(inputs["input_ids"], inputs["attention_mask"], strict=True), _BEGIN):
             parts += [ids[real.bool()].to(row), row[place : place + 1]]  # a token between two pictures
-        shown.append(torch.cat([*parts, row[_BEGIN + len(images) :]]))
-        given.append(_arguments(inner, made, shown[-1][None]))
+        rows_with_images.append(torch.cat([*parts, row[_BEGIN + len(images) :]]))
+        arguments.append(_arguments(inner, inputs, rows_with_images[-1][None]))
     uses = [(row, image) for row, images in enumerate(SHOWN) for image in images]
     sequence, image = np.array(uses, dtype=np.int64).T
     blobs = dict(zip(hashes, contents, strict=True))
     images_of_pack = PackImages(tuple(hashes), sequence, image, blobs.__getitem__, processor)
     others = list(rows[len(SHOWN) :])
-    return ShownRows([*shown, *others], [*given, *({} for _ in others)], images_of_pack)
+    return ShownRows([*rows_with_images, *others], [*arguments, *({} for _ in others)], images_of_pack)
 
 
-def _arguments(inner: nn.Module, made: Any, ids: Tensor) -> dict[str, Tensor]:
+def _arguments(inner: nn.Module, inputs: Any, ids: Tensor) -> dict[str, Tensor]:
     """Return all outputs of the processor for pictures, and the token types of the row, as forward arguments."""
-    found = {}
-    for name, value in made.items():
+    arguments = {}
+    for name, value in inputs.items():
         if name.endswith("token_type_ids"):
-            found[name] = (ids == image_token(inner)).to(torch.int64)
+            arguments[name] = (ids == image_token(inner)).to(torch.int64)
         elif name not in ("input_ids", "attention_mask") and isinstance(value, Tensor):
-            found[name] = value.to(ids.device)
+            arguments[name] = value.to(ids.device)
     dtype = cast("Any", inner).dtype
-    return {name: value.to(dtype) if value.is_floating_point() else value for name, value in found.items()}
+    return {name: value.to(dtype) if value.is_floating_point() else value for name, value in arguments.items()}
 
 
 def _picture(seed: int, size: tuple[int, int]) -> Image:
@@ -97,6 +97,6 @@ def _picture(seed: int, size: tuple[int, int]) -> Image:
 
 
 def _content(picture: Image) -> bytes:
-    made = io.BytesIO()
-    picture.save(made, "PNG")
-    return made.getvalue()
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return buffer.getvalue()

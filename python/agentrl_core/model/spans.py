@@ -44,11 +44,11 @@ class Spans(ABC):
         of_draws = offsets[batch.offsets("step")]
         first = np.searchsorted(begins, of_draws)  # the first span of each draw
         numbers = np.arange(len(begins)) - first[np.searchsorted(of_draws, begins, side="right") - 1] + 1
-        found = np.zeros(len(tokens), np.float32)
+        numbers_of_tokens = np.zeros(len(tokens), np.float32)
         lengths = ends - begins
         inside = np.repeat(begins - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
-        found[inside] = np.repeat(numbers, lengths)
-        return found
+        numbers_of_tokens[inside] = np.repeat(numbers, lengths)
+        return numbers_of_tokens
 
 
 class Tags(Spans):
@@ -90,20 +90,20 @@ class Tags(Spans):
         """Return the start and the end of each span; vectorised over actions: all first spans, all second ones, ..."""
         ends = offsets[1:]
         opened, closed = _occurrences(tokens, self.opening), _occurrences(tokens, self.closing)
-        found = [np.zeros((3, 0), np.int64)]
-        rows, at = np.arange(len(ends)), offsets[:-1].copy()
-        begun = self.begun
+        parts = [np.zeros((3, 0), np.int64)]
+        rows, position = np.arange(len(ends)), offsets[:-1].copy()
+        is_open = self.begun
         while len(rows):
-            tag = 0 if begun else len(self.opening)
-            begin = at[rows] if begun else _next(opened, at[rows])
-            there = begin + max(tag, 1) <= ends[rows]
-            rows, begin, begun = rows[there], begin[there], False
+            tag = 0 if is_open else len(self.opening)
+            begin = position[rows] if is_open else _next(opened, position[rows])
+            fits = begin + max(tag, 1) <= ends[rows]
+            rows, begin, is_open = rows[fits], begin[fits], False
             close = _next(closed, begin + tag)
             is_closed = close + len(self.closing) <= ends[rows]
-            at[rows] = np.where(is_closed, close + len(self.closing), ends[rows])
+            position[rows] = np.where(is_closed, close + len(self.closing), ends[rows])
             inside = (begin + tag, np.where(is_closed, close, ends[rows]))
-            found.append(np.stack([begin, *((begin, at[rows]) if self.tags else inside)]))
-        spans = np.concatenate(found, axis=1)
+            parts.append(np.stack([begin, *((begin, position[rows]) if self.tags else inside)]))
+        spans = np.concatenate(parts, axis=1)
         _, begins, ends = spans[:, spans[0].argsort()]
         return begins, ends
 
@@ -143,14 +143,14 @@ class Parsed(Spans):
     def find(self, tokens: NDArray[np.int32], offsets: _Indices) -> tuple[_Indices, _Indices]:
         """Return the start and the end of each span, action by action."""
         known: dict[bytes, _Indices] = {}
-        found = [np.zeros((0, 2), np.int64)]
+        parts = [np.zeros((0, 2), np.int64)]
         for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
             action = tokens[begin:end]
             key = action.tobytes()
             if key not in known:
                 known[key] = self._spans(action.tolist())
-            found.append(known[key] + begin)
-        spans = np.concatenate(found)
+            parts.append(known[key] + begin)
+        spans = np.concatenate(parts)
         return spans[:, 0], spans[:, 1]
 
     def _spans(self, tokens: list[int]) -> _Indices:
@@ -169,8 +169,8 @@ class Parsed(Spans):
             begin, end = span
             if not last <= begin <= end <= len(text):
                 raise InvalidInputError(
-                    f"parser returned the span {span!r} for a text of {len(text)} letters, after a span that ends at "
-                    f"{last}; return spans (begin, end) in order, without overlap"
+                    f"parser returned the span {span!r} for a text of {len(text)} characters, after a span that ends "
+                    f"at {last}; return spans (begin, end) in order, without overlap"
                 )
             last = end
             first = bisect.bisect_right(range(len(tokens) + 1), begin, key=length) - 1
@@ -191,10 +191,10 @@ def _tag(ids: ArrayLike, name: str) -> _Indices:
 def _occurrences(tokens: NDArray[np.int32], tag: _Indices) -> _Indices:
     """Return the positions at which a tag begins in the tokens."""
     places = max(len(tokens) - len(tag) + 1, 0)
-    there = np.ones(places, np.bool_)
+    matches = np.ones(places, np.bool_)
     for number, token in enumerate(tag.tolist()):
-        there &= tokens[number : number + places] == token
-    return np.flatnonzero(there)
+        matches &= tokens[number : number + places] == token
+    return np.flatnonzero(matches)
 
 
 def _next(places: _Indices, at: _Indices) -> _Indices:

@@ -60,18 +60,18 @@ def likeliest_answers(model: nn.Module | Callable[[Pack], Answers], count: int) 
         return run
 
     def call(pack: Pack) -> Tensor:
-        found: object = model(pack)
-        if not (isinstance(found, tuple) and len(found) == 3):
+        answers: object = model(pack)
+        if not (isinstance(answers, tuple) and len(answers) == 3):
             raise InvalidInputError(
-                f"model: the function returned {type(found).__name__} with top_k={count}; return log-probs [N], and "
+                f"model: the function returned {type(answers).__name__} with top_k={count}; return log-probs [N], and "
                 "ids and log-probs [N, k] of the likeliest tokens"
             )
-        logprob, ids, top = (torch.as_tensor(each) for each in found)
-        wanted = (len(pack.target), count)
-        if logprob.shape != wanted[:1] or ids.shape != wanted or top.shape != wanted:
+        logprob, ids, top = (torch.as_tensor(each) for each in answers)
+        expected = (len(pack.target), count)
+        if logprob.shape != expected[:1] or ids.shape != expected or top.shape != expected:
             raise InvalidInputError(
                 f"model: the function returned shapes {tuple(logprob.shape)}, {tuple(ids.shape)} and "
-                f"{tuple(top.shape)} for {wanted[0]} prediction pairs and top_k={count}; return [N], [N, k], [N, k]"
+                f"{tuple(top.shape)} for {expected[0]} prediction pairs and top_k={count}; return [N], [N, k], [N, k]"
             )
         return torch.cat([logprob[:, None].double(), top.double(), ids.double()], dim=1)
 
@@ -167,14 +167,14 @@ class PromptedPacks:
             totals = np.cumsum(np.append(0, tokens == image_token))
             return totals[begins + lengths] - totals[begins]
 
-        given = counts(self._prompts, self._starts, self._lengths)[self._draws]
+        new = counts(self._prompts, self._starts, self._lengths)[self._draws]
         replaced = counts(self._text, self._begins - self._before, self._before)[self._draws]
-        apart = np.flatnonzero(given != replaced)
+        apart = np.flatnonzero(new != replaced)
         if len(apart):
-            one = apart[0]
+            row = apart[0]
             raise InvalidInputError(
-                f"prompts[{self._draws[one]}] has {given[one]} image tokens ({image_token}), but the prompt that it "
-                f"replaces has {replaced[one]}; its images stay, so give their tokens too, in the same order"
+                f"prompts[{self._draws[row]}] has {new[row]} image tokens ({image_token}), but the prompt that it "
+                f"replaces has {replaced[row]}; its images stay, so give their tokens too, in the same order"
             )
 
     def _tokens_of(self, draws: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -207,10 +207,10 @@ class PromptedPacks:
         tokens[~in_prompt] = self._text[(self._begins[draws][row] + place - lengths[row])[~in_prompt]]
         chosen = self._tokens_of(draws)
         counts = np.diff(self._ends_of_trained)[draws]
-        moved = offsets[:-1] + lengths - self._before[draws]
-        at = np.repeat(moved, counts) + self._positions[chosen]
+        shifts = offsets[:-1] + lengths - self._before[draws]
+        positions = np.repeat(shifts, counts) + self._positions[chosen]
         stored, scale = np.full(len(row), -1, np.int64), np.ones(len(row), np.float32)
-        stored[at], scale[at] = self._stored[chosen], self._scale[chosen]
+        stored[positions], scale[positions] = self._stored[chosen], self._scale[chosen]
         same = {"inverse_temperature": scale}
         if self._images is None:
             tree = tree_layout(tokens, offsets, trained=stored >= 0, same=same)

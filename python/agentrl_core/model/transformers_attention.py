@@ -59,11 +59,11 @@ def _implementation(config: Any) -> Iterator[None]:
 
 @contextmanager
 def _checkpointing(layer: nn.Module, config: Any) -> Iterator[None]:
-    own: Any = getattr(layer, "_gradient_checkpointing_func", None)
-    if own is None:
+    checkpoint: Any = getattr(layer, "_gradient_checkpointing_func", None)
+    if checkpoint is None:
         yield
         return
-    if getattr(own, "keywords", {}).get("use_reentrant"):
+    if getattr(checkpoint, "keywords", {}).get("use_reentrant"):
         raise UnsupportedError(
             "gradient checkpointing with use_reentrant=True recomputes without the pack's attention; call "
             'model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})'
@@ -72,11 +72,11 @@ def _checkpointing(layer: nn.Module, config: Any) -> Iterator[None]:
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _implementation(config)
 
-    layer._gradient_checkpointing_func = functools.partial(own, context_fn=contexts)  # type: ignore[assignment]  # noqa: SLF001
+    layer._gradient_checkpointing_func = functools.partial(checkpoint, context_fn=contexts)  # type: ignore[assignment]  # noqa: SLF001
     try:
         yield
     finally:
-        layer._gradient_checkpointing_func = own  # noqa: SLF001
+        layer._gradient_checkpointing_func = checkpoint  # noqa: SLF001
 
 
 @functools.cache

@@ -305,8 +305,8 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.ndim not in dimensions:
-        wanted = "a one-dimensional column" if dimensions == (1,) else "a column, or a table of columns"
-        raise InvalidInputError(f"{name} has shape {array.shape}; give {wanted}")
+        expected = "a one-dimensional column" if dimensions == (1,) else "a column, or a table of columns"
+        raise InvalidInputError(f"{name} has shape {array.shape}; give {expected}")
     return array
 
 

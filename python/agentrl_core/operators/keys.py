@@ -88,10 +88,10 @@ def history(
         >>> anchors[0].tolist(), paths[1].tolist()
         ([0, 1, 2, 1], [False, True, False, True])
     """
-    seen = columns.ids(states, "states")
-    count = len(seen)
+    state_ids = columns.ids(states, "states")
+    count = len(state_ids)
     return _core.keys.history(
-        seen,
+        state_ids,
         columns.ids(trajectory_ids, "trajectory_ids", length=count),
         columns.ids(group_ids, "group_ids", length=count),
         levels,

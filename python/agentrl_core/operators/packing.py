@@ -95,7 +95,7 @@ def tree_layout(
     """
     flat = _int32(tokens)
     count = len(flat)
-    added = {} if summed is None else _columns(summed, "summed", count)
+    added_columns = {} if summed is None else _columns(summed, "summed", count)
     shared = {}
     if same is not None:
         shared = {name: values.astype(np.float32, copy=False) for name, values in _columns(same, "same", count).items()}
@@ -113,13 +113,13 @@ def tree_layout(
         take,
     )
     rows = TreeRows(*laid_out, streams={})
-    if added or shared:
+    if added_columns or shared:
         pairs = len(rows.token)
-        for name in (*added, *shared):
+        for name in (*added_columns, *shared):
             new = np.empty(pairs, np.float32) if take is None else take(f"stream {name}", pairs, np.float32)
             rows.streams[name] = new
         _core.pack.pair_streams(
-            [(values, rows.streams[name]) for name, values in added.items()],
+            [(values, rows.streams[name]) for name, values in added_columns.items()],
             [(values, rows.streams[name]) for name, values in shared.items()],
             rows.pair_offsets,
             rows.pair_tokens,
@@ -150,8 +150,8 @@ def balanced(costs: object, bins: int) -> list[NDArray[np.int64]]:
     return _core.pack.balanced(columns.integers(costs, "costs"), bins)
 
 
-def _columns(given: object, name: str, length: int) -> dict[str, NDArray[Any]]:
-    table = columns.by_name(given, name)
+def _columns(values_by_name: object, name: str, length: int) -> dict[str, NDArray[Any]]:
+    table = columns.by_name(values_by_name, name)
     return {name: columns.numbers(values, name, length=length) for name, values in table.items()}
 
 

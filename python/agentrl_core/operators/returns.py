@@ -46,7 +46,7 @@ class _SequenceRows:
     @classmethod
     def of(
         cls,
-        given: dict[str, object],
+        inputs: dict[str, object],
         sequence_ids: object | None,
         offsets: object | None,
         mask: object | None,
@@ -54,7 +54,7 @@ class _SequenceRows:
         bootstrap: object | None,
     ) -> tuple[_SequenceRows, list[NDArray[Any]]]:
         """Read the sequences and the columns by name; all columns have the shape of the first one."""
-        arrays = [columns.numbers(values, name, dimensions=(1, 2)) for name, values in given.items()]
+        arrays = [columns.numbers(values, name, dimensions=(1, 2)) for name, values in inputs.items()]
         table = arrays[0]
         dtype, shape, same_form = table.dtype, table.shape, True
         for array in arrays[1:]:
@@ -65,7 +65,7 @@ class _SequenceRows:
         if sequence_ids is not None:
             if offsets is not None or table.ndim == 2:
                 raise InvalidInputError(
-                    f"sequence_ids is given, but offsets or the rows of {next(iter(given))} already separate the "
+                    f"sequence_ids is given, but offsets or the rows of {next(iter(inputs))} already separate the "
                     "sequences; omit sequence_ids"
                 )
             groups = columns.keys(sequence_ids, "sequence_ids", length=len(table))
@@ -82,7 +82,7 @@ class _SequenceRows:
         elif table.ndim == 2:
             starts = np.arange(len(table) + 1, dtype=np.int64) * table.shape[1]
         else:
-            name = next(iter(given))
+            name = next(iter(inputs))
             raise InvalidInputError(f"{name} has no sequences; give sequence_ids, offsets, or a table [B, T]")
         rows = cls(shape, dtype, starts, order, None, None, _NOTHING[dtype])
         if mask is not None:
@@ -93,7 +93,7 @@ class _SequenceRows:
             rows.bootstrap = rows.arranged(columns.numbers(bootstrap, "bootstrap", dimensions=(1, 2)), "bootstrap")
         if same_form and order is None and len(shape) == 1:
             return rows, arrays
-        return rows, [rows.arranged(array, name) for name, array in zip(given, arrays, strict=True)]
+        return rows, [rows.arranged(array, name) for name, array in zip(inputs, arrays, strict=True)]
 
     def flags(self, column: object, name: str) -> NDArray[np.bool_]:
         array = columns.column(column, name, dimensions=(1, 2))
@@ -227,9 +227,9 @@ def gae(
         >>> advantages.tolist(), targets.tolist()
         ([[0.125, 0.0, 0.75]], [[0.625, 0.0, 1.0]])
     """
-    given = {"rewards": rewards, "values": values}
-    rows, (reward_rows, expected) = _SequenceRows.of(given, sequence_ids, offsets, mask, ends, bootstrap)
-    both = _core.returns.gae(
+    inputs = {"rewards": rewards, "values": values}
+    rows, (reward_rows, expected) = _SequenceRows.of(inputs, sequence_ids, offsets, mask, ends, bootstrap)
+    results = _core.returns.gae(
         reward_rows,
         expected,
         rows.offsets,
@@ -241,7 +241,7 @@ def gae(
         ends=rows.ends,
         out=rows.buffer(out, 2),
     )
-    return rows.back(both[: len(reward_rows)]), rows.back(both[len(reward_rows) :])
+    return rows.back(results[: len(reward_rows)]), rows.back(results[len(reward_rows) :])
 
 
 def v_trace(
@@ -292,9 +292,9 @@ def v_trace(
         >>> advantages.tolist(), targets.tolist()
         ([[0.5, 0.5]], [[1.0, 1.0]])
     """
-    given = {"rewards": rewards, "values": values, "log_ratios": log_ratios}
-    rows, (reward_rows, expected, ratios) = _SequenceRows.of(given, sequence_ids, offsets, mask, ends, bootstrap)
-    both = _core.returns.v_trace(
+    inputs = {"rewards": rewards, "values": values, "log_ratios": log_ratios}
+    rows, (reward_rows, expected, ratios) = _SequenceRows.of(inputs, sequence_ids, offsets, mask, ends, bootstrap)
+    results = _core.returns.v_trace(
         reward_rows,
         expected,
         ratios,
@@ -307,7 +307,7 @@ def v_trace(
         mask=rows.mask,
         ends=rows.ends,
     )
-    return rows.back(both[: len(reward_rows)]), rows.back(both[len(reward_rows) :])
+    return rows.back(results[: len(reward_rows)]), rows.back(results[len(reward_rows) :])
 
 
 def n_step(
@@ -348,8 +348,8 @@ def n_step(
         >>> n_step([[1.0, 1.0, 1.0]], [[8.0, 8.0, 8.0]], gamma=0.5, steps=2).tolist()
         [[3.5, 1.5, 1.0]]
     """
-    given = {"rewards": rewards, "values": values}
-    rows, (reward_rows, expected) = _SequenceRows.of(given, sequence_ids, offsets, mask, ends, bootstrap)
+    inputs = {"rewards": rewards, "values": values}
+    rows, (reward_rows, expected) = _SequenceRows.of(inputs, sequence_ids, offsets, mask, ends, bootstrap)
     sums = _core.returns.n_step(
         reward_rows,
         expected,
@@ -405,8 +405,8 @@ def optimal_token_baseline(
         >>> optimal_token_baseline(to_come, energies, ["a", "a"], offsets=[0, 2, 3], eps=0.0).tolist()
         [3.0, 4.0, -1.0]
     """
-    given = {"returns": returns, "energies": energies}
-    rows, (to_come, norms) = _SequenceRows.of(given, None, offsets, mask, None, None)
+    inputs = {"returns": returns, "energies": energies}
+    rows, (to_come, norms) = _SequenceRows.of(inputs, None, offsets, mask, None, None)
     if rows.dtype != np.float64:
         to_come, norms = to_come.astype(np.float64), norms.astype(np.float64)
     advantages = _core.returns.optimal_token_baseline(

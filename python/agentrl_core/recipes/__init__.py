@@ -71,13 +71,13 @@ def find(source: str) -> list[Recipe]:
         >>> [recipe.name for recipe in recipes.find("arXiv:2507.19849")]
         ['arpo']
     """
-    wanted = _bare(source)
-    found = [recipe for recipe in map(get, names()) if _bare(recipe.source) == wanted]
-    if not found:
+    bare_source = _bare(source)
+    matches = [recipe for recipe in map(get, names()) if _bare(recipe.source) == bare_source]
+    if not matches:
         raise RecipeError(
             f"no recipe has the source {source!r}; give one that `agentrl recipes` lists, such as 'arXiv:2507.19849'"
         )
-    return found
+    return matches
 
 
 def _bare(source: str) -> str:

@@ -119,8 +119,8 @@ class ModeCost(BatchComponent):
             for counted in (known, known & cheap)
         )
         scores = rows.values("score")
-        dear = (cheap_rates >= self.easy) & ~cheap & ~forced
-        return rows.write(score=np.where(dear, scores * (1.0 - rates**self.power), scores))
+        expensive = (cheap_rates >= self.easy) & ~cheap & ~forced
+        return rows.write(score=np.where(expensive, scores * (1.0 - rates**self.power), scores))
 
 
 A2FM = Recipe(

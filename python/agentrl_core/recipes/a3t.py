@@ -155,9 +155,9 @@ class Contrast(BatchComponent):
         groups, solved = rows.keys(self.group_by), rows.flags("success")
         valid = rows.valid & rows.is_known("success")
         length = int(groups.max(initial=0)) + 1
-        won, lost = (sum_rows(valid & kind, groups, length)[groups] for kind in (solved, ~solved))
-        signed = np.where(solved, 1.0 / np.maximum(won, 1.0), -self.failures / np.maximum(lost, 1.0))
-        return rows.write(advantage=np.where(valid & (won > 0.0), signed, 0.0))
+        num_solved, num_failed = (sum_rows(valid & kind, groups, length)[groups] for kind in (solved, ~solved))
+        signed = np.where(solved, 1.0 / np.maximum(num_solved, 1.0), -self.failures / np.maximum(num_failed, 1.0))
+        return rows.write(advantage=np.where(valid & (num_solved > 0.0), signed, 0.0))
 
 
 A3T = Recipe(

@@ -81,11 +81,11 @@ class LogMeanExp(Tracker):
         visits = visits.subset(~np.isnan(visits.rewards) & (visits.survey | (not self.surveys)))
         log_sum, count = (grown(state[name], visits.known, 0) for name in ("log_sum", "count"))
         if len(visits):
-            at = visits.places
+            places = visits.places
             added = np.logaddexp.reduceat(visits.rewards / self.temperature, visits.offsets[:-1])
-            before = np.where(count[at] > 0, log_sum[at], -np.inf)
-            log_sum[at] = np.logaddexp(before, added)
-            count[at] += visits.counts
+            before = np.where(count[places] > 0, log_sum[places], -np.inf)
+            log_sum[places] = np.logaddexp(before, added)
+            count[places] += visits.counts
         return {"log_sum": log_sum, "count": count}
 
     def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""ACE: asymmetric confidence penalties (arXiv:2602.21420).
+"""ACE: penalise a wrong rollout more, the more likely training has made it (arXiv:2602.21420).
 
 Errors that training has made more likely are penalised more than errors of exploration. The weight of a negative
 advantage is
@@ -78,11 +78,11 @@ class NegativeByConfidence(BatchComponent):
         tokens = Rows(batch, "token")
         known = tokens.known(self.logprob) & tokens.known(self.reference)
         gains = np.where(known, tokens.values(self.logprob) - tokens.values(self.reference), 0.0)
-        surer = sum_rows(gains, tokens.draws, batch.num_draws)
+        confidence_shift = sum_rows(gains, tokens.draws, batch.num_draws)
         if self.length == "mean":
-            surer /= np.maximum(sum_rows(known.astype(np.float64), tokens.draws, batch.num_draws), 1.0)
-        grown = np.logaddexp(0.0, surer) if self.kind == "softplus" else np.maximum(surer, 0.0)
-        factors = np.minimum(1.0 + self.alpha * grown, np.inf if self.at_most is None else self.at_most)
+            confidence_shift /= np.maximum(sum_rows(known.astype(np.float64), tokens.draws, batch.num_draws), 1.0)
+        penalty = np.logaddexp(0.0, confidence_shift) if self.kind == "softplus" else np.maximum(confidence_shift, 0.0)
+        factors = np.minimum(1.0 + self.alpha * penalty, np.inf if self.at_most is None else self.at_most)
         rows = Rows(batch, level_of(batch, "advantage", "draw"))
         return rows.scale(np.where(rows.values("advantage") < 0.0, factors[rows.draws], 1.0))
 

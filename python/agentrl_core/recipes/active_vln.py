@@ -122,10 +122,12 @@ class ResampleFailedGroups(Rounds):
 
     async def branch(self, branch: Branch) -> None:
         """Take turns until the episode is over or a budget is used up."""
-        given = len(branch.turns)
-        most_steps, most_turns = self.budgets(max(len(branch.group.task.solution) - given, 0), given=given)
+        expert_steps = len(branch.turns)
+        most_steps, most_turns = self.budgets(
+            max(len(branch.group.task.solution) - expert_steps, 0), given=expert_steps
+        )
         steps = 0
-        while not branch.over and len(branch.turns) - given < most_turns:
+        while not branch.over and len(branch.turns) - expert_steps < most_turns:
             steps += int((await branch.turn()).facts.get("steps", 1))
             if steps > most_steps and not branch.over:
                 branch.stop("out of steps", status="truncated")
@@ -141,13 +143,13 @@ class ResampleFailedGroups(Rounds):
         if not rounds or (len(rounds) <= self.attempts and not self.solved(rounds[-1]).any()):
             if rounds:
                 group.drop(rounds[-1].branches, "no success")
-            left = self.left(steps, group.iteration)
-            if left == steps or group.uniform("from scratch") < self.from_scratch:
+            policy_steps = self.left(steps, group.iteration)
+            if policy_steps == steps or group.uniform("from scratch") < self.from_scratch:
                 return self.members
             # Half a step more, so that `SolutionHint` rounds the share down to exactly the given steps.
-            given = (steps - left + 0.5) / steps
-            return replace(self.members, prefill=SolutionHint(share=given, unit="actions"))
-        solved = any(self.solved(tried).any() for tried in rounds)
+            share = (steps - policy_steps + 0.5) / steps
+            return replace(self.members, prefill=SolutionHint(share=share, unit="actions"))
+        solved = any(self.solved(result).any() for result in rounds)
         if not self.expert or solved or not steps or len(rounds) > self.attempts + 1:
             return None
         return RolloutSpec(1, prefill=SolutionHint(), prefill_trained=True, fact="expert")

@@ -120,12 +120,14 @@ class HintDifficulty(BatchComponent):
         rows = Rows(batch, "draw")
         advantages, hinted, groups = rows.values("advantage"), rows.flags("hinted"), rows.keys("group_id")
         scores = rows.values("score")
-        plain, shown = (
+        mean_without_hint, mean_with_hint = (
             np.nan_to_num(groups_of.statistics(scores, groups, valid=rows.valid & kind).mean[groups], nan=1.0)
             for kind in (~hinted, hinted)
         )
         factors = np.where(
-            ~hinted & (advantages > 0.0), 2.0 - plain, np.where(hinted & (advantages < 0.0), 1.0 + shown, 1.0)
+            ~hinted & (advantages > 0.0),
+            2.0 - mean_without_hint,
+            np.where(hinted & (advantages < 0.0), 1.0 + mean_with_hint, 1.0),
         )
         return rows.write(advantage=advantages * factors)
 
@@ -160,12 +162,12 @@ class FittingHints(BatchComponent):
         written = ~np.isfinite(tokens.values("behaviour_logprob"))
         hint = written & draws.flags("hinted")[tokens.draws]
         entropies = tokens.values("current_entropy")
-        own = tokens.valid & ~written & np.isfinite(entropies)
-        counts = np.bincount(tokens.draws[own], minlength=len(draws))
-        means = sum_rows(np.where(own, entropies, 0.0), tokens.draws, len(draws)) / np.maximum(counts, 1)
+        generated = tokens.valid & ~written & np.isfinite(entropies)
+        counts = np.bincount(tokens.draws[generated], minlength=len(draws))
+        means = sum_rows(np.where(generated, entropies, 0.0), tokens.draws, len(draws)) / np.maximum(counts, 1)
         mean = means[tokens.draws]
-        away = np.abs(entropies - mean)
-        gate = np.exp(-np.divide(away, mean, out=np.zeros_like(mean), where=mean > 0.0))
+        deviation = np.abs(entropies - mean)
+        gate = np.exp(-np.divide(deviation, mean, out=np.zeros_like(mean), where=mean > 0.0))
         helped = draws.values("advantage")[tokens.draws] >= 0.0
         return tokens.scale(np.where(hint, np.where(helped, np.nan_to_num(gate), 0.0), 1.0))
 

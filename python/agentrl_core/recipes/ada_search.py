@@ -112,8 +112,8 @@ class SearchWhereNeeded(TextMemory):
         tasks, right = rows.names("task_id"), rows.flags("success")
         rates = {task: list(rate) for task, rate in state["rates"].items()}
         for row in np.flatnonzero(known).tolist():
-            tried, won = rates.get(tasks[row], (0, 0))
-            rates[tasks[row]] = [tried + 1, won + int(right[row])]
+            attempts, successes = rates.get(tasks[row], (0, 0))
+            rates[tasks[row]] = [attempts + 1, successes + int(right[row])]
         return {"rates": rates}
 
     async def group(self, group: Group) -> None:
@@ -146,11 +146,11 @@ class SearchWhereNeeded(TextMemory):
 
     async def suffices(self, group: Group) -> bool:
         """Return whether knowledge suffices for a task; sample rollouts if the first stage had none."""
-        tried, won = self.recall(group)["rates"].get(group.task.task_id, (0, 0))
-        if not tried:
+        attempts, successes = self.recall(group)["rates"].get(group.task.task_id, (0, 0))
+        if not attempts:
             branches = await group.run(self.start(group, self.samples, KNOWS, "helper"))
-            tried, won = len(branches), sum(bool(branch.success) for branch in branches)
-        return bool(won / tried >= self.threshold)
+            attempts, successes = len(branches), sum(bool(branch.success) for branch in branches)
+        return bool(successes / attempts >= self.threshold)
 
 
 ADA_SEARCH = Recipe(

@@ -84,11 +84,11 @@ class PremonitoredBranching(EntropyBranching):
             turns = await group.turn(branches)
             firsts = [branch.turns[0] for branch in branches]
             entropy, initial = np.split(self.entropies([*turns, *firsts], group.vocabulary_size), 2)
-            made = self.penalised(turns, entropy - initial, copies, self.budget - group.count)
+            copies_per_turn = self.penalised(turns, entropy - initial, copies, self.budget - group.count)
             live = [branch for branch in branches if not branch.over]
-            for branch, turn, number, score in zip(branches, turns, made, entropy, strict=True):
+            for branch, turn, number, score in zip(branches, turns, copies_per_turn, entropy, strict=True):
                 live += branch.fork_many(number, at=turn.begin, score=float(score))
-            copies += sum(made)
+            copies += sum(copies_per_turn)
             if not live and group.count < self.budget:
                 live = [group.start()]
 
@@ -107,17 +107,17 @@ class PremonitoredBranching(EntropyBranching):
             copies: number of copies that the group made before.
             room: number of copies that still fit into the budget.
         """
-        made = [0] * len(turns)
+        copies_per_turn = [0] * len(turns)
         for row, turn in enumerate(turns):
             if turn.failed or not turn.follows_tool:
                 continue
             if not np.isfinite(change[row]):
                 raise self._unknown()
             for copy in range(self.beam - 1):
-                fear = max(0.0, 1.0 - self.penalty * (copies + sum(made)))
-                score = min(max((turn.uniform(copy) + self.entropy_weight * float(change[row])) * fear, 0.0), 1.0)
-                made[row] += sum(made) < room and score >= self.probability
-        return made
+                discount = max(0.0, 1.0 - self.penalty * (copies + sum(copies_per_turn)))
+                score = min(max((turn.uniform(copy) + self.entropy_weight * float(change[row])) * discount, 0.0), 1.0)
+                copies_per_turn[row] += sum(copies_per_turn) < room and score >= self.probability
+        return copies_per_turn
 
     def _unknown(self) -> InvalidInputError:
         return InvalidInputError(

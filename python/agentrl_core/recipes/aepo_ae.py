@@ -134,12 +134,12 @@ class SubstituteSamples(BatchComponent):
         tilted, advantages = rows.flags("tilted"), rows.values("advantage")
         order = np.argsort(batch.column("trajectory_id", "draw"), kind="stable")
         good = order[(tilted & rows.valid & (advantages > self.above))[order]]
-        taken = good[: int(self.share * min(self.at_most, len(good)))]
-        plain = order[~tilted[order]]
+        chosen = good[: int(self.share * min(self.at_most, len(good)))]
+        untilted = order[~tilted[order]]
         keep = np.zeros(len(rows), np.bool_)
-        keep[taken] = True
-        keep[plain[len(taken) :]] = True
-        advantages[taken] = 1.0
+        keep[chosen] = True
+        keep[untilted[len(chosen) :]] = True
+        advantages[chosen] = 1.0
         return Rows(rows.write(advantage=advantages), "draw").keep(keep)
 
 

@@ -1,4 +1,4 @@
-"""Agent-R: cut a failed trajectory at its first error, and continue it with a successful one (arXiv:2501.11425).
+"""Agent-R: truncate a failed trajectory at its first error, and continue it with a successful one (arXiv:2501.11425).
 
 A good and a bad member of a group form a pair if V(good) - V(bad) > 0.2 and V(good) > 0.7. The actor marks each step of
 the bad member as good, uncertain or bad. A revision trajectory begins with the bad member's turns up to and including
@@ -94,8 +94,8 @@ class Revise(Rounds):
     def pairs(self, values: NDArray[np.float64]) -> list[tuple[int, int]]:
         """Return the good and the bad member of each pair, by value; a member without a value is in no pair."""
         gaps = values[:, None] - values[None, :]
-        found = np.argwhere((values[:, None] > self.good_above) & (gaps > self.gap))
-        return [(int(good), int(bad)) for good, bad in found]
+        index_pairs = np.argwhere((values[:, None] > self.good_above) & (gaps > self.gap))
+        return [(int(good), int(bad)) for good, bad in index_pairs]
 
     async def _revise(self, group: Group, good: Branch, bad: Branch, fault: ErrorLocation | None, number: int) -> None:
         """Create the revision of a pair: the bad beginning, a thought, and the good end."""

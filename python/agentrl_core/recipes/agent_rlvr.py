@@ -169,20 +169,22 @@ class AttemptPairs(BatchComponent):
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the columns `advantage` and `pair` on draws."""
         rows = Rows(batch, "draw")
-        won, numbers, groups = rows.flags("success"), rows.values(self.attempt), rows.keys("group_id")
+        succeeded, numbers, groups = rows.flags("success"), rows.values(self.attempt), rows.keys("group_id")
         counted = rows.valid & rows.is_known("success") & (batch.column("trained", "draw") != 0)
         pairs = np.full(len(rows), -1, np.int64)
-        found = 0
+        num_pairs = 0
         for group in np.unique(groups[counted]):
-            own = counted & (groups == group)
-            failures = np.flatnonzero(own & ~won & (numbers >= 0)).tolist()
-            for success in np.flatnonzero(own & won)[np.argsort(numbers[own & won] >= 0, kind="stable")].tolist():
-                wanted = [each for each in failures if numbers[success] >= 0 or numbers[each] == -numbers[success]]
-                if wanted:
-                    pairs[[success, wanted[0]]] = found
-                    failures.remove(wanted[0])
-                    found += 1
-        advantages = np.where(pairs < 0, 0.0, np.where(won, 1.0, -1.0))
+            in_group = counted & (groups == group)
+            failures = np.flatnonzero(in_group & ~succeeded & (numbers >= 0)).tolist()
+            for success in np.flatnonzero(in_group & succeeded)[
+                np.argsort(numbers[in_group & succeeded] >= 0, kind="stable")
+            ].tolist():
+                candidates = [each for each in failures if numbers[success] >= 0 or numbers[each] == -numbers[success]]
+                if candidates:
+                    pairs[[success, candidates[0]]] = num_pairs
+                    failures.remove(candidates[0])
+                    num_pairs += 1
+        advantages = np.where(pairs < 0, 0.0, np.where(succeeded, 1.0, -1.0))
         return rows.write(advantage=advantages).with_columns("draw", pair=pairs)
 
 
@@ -214,20 +216,20 @@ class NearestPairs(BatchComponent):
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the columns `advantage` and `pair` on draws."""
         rows = Rows(batch, "draw")
-        won, lengths, groups = rows.flags("success"), rows.values("trained_tokens"), rows.keys("group_id")
+        succeeded, lengths, groups = rows.flags("success"), rows.values("trained_tokens"), rows.keys("group_id")
         counted = rows.valid & rows.is_known("success") & (batch.column("trained", "draw") != 0)
         pairs = np.full(len(rows), -1, np.int64)
-        found = 0
+        num_pairs = 0
         for group in np.unique(groups[counted]):
-            failures = np.flatnonzero(counted & (groups == group) & ~won)
-            for success in np.flatnonzero(counted & (groups == group) & won)[: self.at_most]:
+            failures = np.flatnonzero(counted & (groups == group) & ~succeeded)
+            for success in np.flatnonzero(counted & (groups == group) & succeeded)[: self.at_most]:
                 if not len(failures):
                     break
                 nearest = int(np.argmin(np.abs(lengths[failures] - lengths[success])))
-                pairs[[success, failures[nearest]]] = found
+                pairs[[success, failures[nearest]]] = num_pairs
                 failures = np.delete(failures, nearest)
-                found += 1
-        advantages = np.where(pairs < 0, 0.0, np.where(won, 1.0, -1.0))
+                num_pairs += 1
+        advantages = np.where(pairs < 0, 0.0, np.where(succeeded, 1.0, -1.0))
         return rows.write(advantage=advantages).with_columns("draw", pair=pairs)
 
 

@@ -169,10 +169,10 @@ class SeparateMeans(BatchComponent):
         groups, taught = rows.keys("group_id"), rows.flags("taught")
         size = np.where(rows.valid, np.where(taught, rows.trained > 0, rows.trained), 0.0)
         kinds = 2 * groups + taught
-        whole = sum_rows(size, kinds, 2 * int(groups.max(initial=0)) + 2)[kinds]
+        total_size = sum_rows(size, kinds, 2 * int(groups.max(initial=0)) + 2)[kinds]
         counted = size > 0
         scale = counted.sum() / max(len(np.unique(groups[counted])), 1)
-        return rows.scale(scale * np.divide(size, whole, out=np.zeros_like(size), where=counted))
+        return rows.scale(scale * np.divide(size, total_size, out=np.zeros_like(size), where=counted))
 
 
 AMPO = Recipe(

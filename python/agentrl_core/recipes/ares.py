@@ -166,25 +166,25 @@ class ExplorationEffort(StatefulComponent):
     def add_columns(self, state: dict[str, Any], batch: Batch) -> Batch:
         """Return `batch` with `score` and `exploring_tokens` on draws, and `exploring` on tokens."""
         rows = Rows(batch, "draw")
-        now = self._explored(batch, state)
-        bonuses = self._bonus(now, np.array(state["coefficients"]))
+        effort = self._explored(batch, state)
+        bonuses = self._bonus(effort, np.array(state["coefficients"]))
         scores = rows.values("score")
-        made = rows.write(
-            score=np.where(now.known, scores + bonuses, scores),
-            exploring_tokens=np.where(now.known, now.counts, np.nan),
+        new_batch = rows.write(
+            score=np.where(effort.known, scores + bonuses, scores),
+            exploring_tokens=np.where(effort.known, effort.counts, np.nan),
         )
-        return Rows(made, "token").write(exploring=now.explores)
+        return Rows(new_batch, "token").write(exploring=effort.explores)
 
     def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
         """Return the next state: update the moving averages of threshold and targets, and the coefficients."""
-        now = self._explored(closed.batch, state)
-        drifts = np.nan_to_num(now.means - now.aims) * np.array([1.0, 1.0, -1.0])
+        effort = self._explored(closed.batch, state)
+        drifts = np.nan_to_num(effort.means - effort.aims) * np.array([1.0, 1.0, -1.0])
         coefficients = np.clip(np.array(state["coefficients"]) + self.step_size * drifts, 0.0, _LARGEST_COEFFICIENT)
-        past = np.array(state["targets"], dtype=np.float64)
-        targets = np.where(np.isnan(now.means), past, self._followed(past, now.means))
+        old_targets = np.array(state["targets"], dtype=np.float64)
+        targets = np.where(np.isnan(effort.means), old_targets, self._followed(old_targets, effort.means))
         threshold = state["threshold"]
-        if now.threshold is not None:
-            threshold = now.threshold if threshold is None else float(self._followed(threshold, now.threshold))
+        if effort.threshold is not None:
+            threshold = effort.threshold if threshold is None else float(self._followed(threshold, effort.threshold))
         return {
             "threshold": threshold,
             "targets": [None if np.isnan(target) else float(target) for target in targets],
@@ -208,11 +208,11 @@ class ExplorationEffort(StatefulComponent):
         votes = np.bincount(difficulty[known], minlength=3)
         totals = np.bincount(difficulty[known], weights=counts[known], minlength=3)
         means = np.divide(totals, votes, out=np.full(3, np.nan), where=votes > 0)
-        away = np.where(known, counts - np.nan_to_num(means)[difficulty], 0.0)
-        spreads = np.bincount(difficulty, weights=away**2, minlength=3) / np.maximum(votes, 1)
-        past = np.array(state["targets"], dtype=np.float64)
-        own = np.isnan(past) if self.target == "lagged" else ~np.isnan(means)
-        aims = np.where(own, means, past)
+        deviation = np.where(known, counts - np.nan_to_num(means)[difficulty], 0.0)
+        spreads = np.bincount(difficulty, weights=deviation**2, minlength=3) / np.maximum(votes, 1)
+        old_targets = np.array(state["targets"], dtype=np.float64)
+        uses_means = np.isnan(old_targets) if self.target == "lagged" else ~np.isnan(means)
+        aims = np.where(uses_means, means, old_targets)
         return _Exploration(explores, counts, known, difficulty, won, means, spreads, aims, threshold)
 
     def _counts(
@@ -230,45 +230,49 @@ class ExplorationEffort(StatefulComponent):
         entropies = tokens.values(self.column)[counted]
         windows = window_means(entropies, offsets, self.width)
         if self.threshold == "tokens":
-            own = float(np.nanmean(group.quantile(entropies, draws, _QUANTILE)))
-            threshold = own
+            batch_threshold = float(np.nanmean(group.quantile(entropies, draws, _QUANTILE)))
+            threshold = batch_threshold
         else:
             peaks = group.quantile(windows, draws, _QUANTILE)
-            own = float(group.quantile(peaks, np.zeros(len(peaks), np.uint32), 0.5)[0])
-        explores[counted] = windows >= (own if threshold is None else threshold)
+            batch_threshold = float(group.quantile(peaks, np.zeros(len(peaks), np.uint32), 0.5)[0])
+        explores[counted] = windows >= (batch_threshold if threshold is None else threshold)
         if self.trigger:
             explores &= tokens.flags(self.trigger)
         counts = sum_rows(explores[counted].astype(np.float64), draws, batch.num_draws)
-        return explores, counts, lengths > 0, own
+        return explores, counts, lengths > 0, batch_threshold
 
-    def _bonus(self, now: _Exploration, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _bonus(self, effort: _Exploration, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the bonus e of each draw."""
-        difficulty = now.difficulty
+        difficulty = effort.difficulty
         if self.kind == "paper":
-            multiplier = np.nan_to_num(np.maximum(now.means - now.aims, 0.0)) / (now.spreads + 1e-6)
-            away = now.counts - np.nan_to_num(now.aims)[difficulty]
-            either = np.where(difficulty == 1, np.abs(away), np.where(difficulty == 0, away, -away))
-            return np.where(now.won, 0.0, -multiplier[difficulty] * np.maximum(either, 0.0))
-        targets = np.nan_to_num(now.aims)[difficulty]
+            multiplier = np.nan_to_num(np.maximum(effort.means - effort.aims, 0.0)) / (effort.spreads + 1e-6)
+            deviation = effort.counts - np.nan_to_num(effort.aims)[difficulty]
+            penalised_excess = np.where(
+                difficulty == 1, np.abs(deviation), np.where(difficulty == 0, deviation, -deviation)
+            )
+            return np.where(effort.won, 0.0, -multiplier[difficulty] * np.maximum(penalised_excess, 0.0))
+        targets = np.nan_to_num(effort.aims)[difficulty]
         knee, softness, cap = _KNEE[difficulty], _SOFTNESS[difficulty], (coefficients * _REACH)[difficulty]
-        beyond = now.counts - targets
+        gap = effort.counts - targets
         margin = np.maximum(1.0, _MARGIN[difficulty] * targets)
 
         def price(excess: NDArray[np.float64], part: float) -> NDArray[np.float64]:
-            bent = np.where(excess <= knee, excess**2 / (2.0 * knee), excess - knee / 2.0)
-            return np.asarray(-np.minimum(cap, part * cap * bent / (margin + knee)))
+            huber = np.where(excess <= knee, excess**2 / (2.0 * knee), excess - knee / 2.0)
+            return np.asarray(-np.minimum(cap, part * cap * huber / (margin + knee)))
 
-        more = np.maximum(beyond - margin, 0.0)
-        either = np.maximum(np.abs(beyond) - margin, 0.0)
+        excess_above = np.maximum(gap - margin, 0.0)
+        penalised_excess = np.maximum(np.abs(gap) - margin, 0.0)
         hard = np.where(
-            beyond >= -margin,
-            cap * _sigmoid((beyond + margin) / softness),
-            price(np.maximum(-beyond - margin, 0.0), 0.5),
+            gap >= -margin,
+            cap * _sigmoid((gap + margin) / softness),
+            price(np.maximum(-gap - margin, 0.0), 0.5),
         )
-        success = np.where(difficulty == 0, price(more, 1.0), np.where(difficulty == 1, price(either, 1.0), hard))
-        nothing = 0.0 if self.consolation == "half" else 0.5
-        failure = (_sigmoid(more / softness) - nothing) * cap * _CONSOLATION[difficulty]
-        return np.where(now.won, success, failure)
+        success = np.where(
+            difficulty == 0, price(excess_above, 1.0), np.where(difficulty == 1, price(penalised_excess, 1.0), hard)
+        )
+        baseline = 0.0 if self.consolation == "half" else 0.5
+        failure = (_sigmoid(excess_above / softness) - baseline) * cap * _CONSOLATION[difficulty]
+        return np.where(effort.won, success, failure)
 
 
 class _Exploration(NamedTuple):

@@ -158,8 +158,8 @@ class Skills(TextMemory):
             if reservoir[best]["utility"] > cache[weakest]["utility"]:
                 cache[weakest], reservoir[best] = reservoir[best], cache[weakest]
         if reservoir:
-            bar = sorted(skill["utility"] for skill in reservoir)[max(len(reservoir) // 10 - 1, 0)]
-            reservoir = [skill for skill in reservoir if skill["used"] or skill["utility"] >= bar]
+            threshold = sorted(skill["utility"] for skill in reservoir)[max(len(reservoir) // 10 - 1, 0)]
+            reservoir = [skill for skill in reservoir if skill["used"] or skill["utility"] >= threshold]
         reservoir = sorted(reservoir, key=lambda skill: -skill["utility"])[: self.reservoir]
         return {"cache": cache, "reservoir": reservoir}
 
@@ -204,10 +204,10 @@ class Skills(TextMemory):
             if text:
                 helper.write(text, trained=False, ends=False)
             lengths.append(len(helper.tokens) - before)
-        whole = await group.query("logprob", helpers)
+        logprobs = await group.query("logprob", helpers)
         for helper in helpers:
             helper.stop("its skill was scored", status="aborted")
-        shares = self.shares(whole[1:] - whole[0], np.array(lengths[1:]))
+        shares = self.shares(logprobs[1:] - logprobs[0], np.array(lengths[1:]))
         if not self.passes(shares):
             return None
         if group.uniform("explored") < self.explored:
@@ -222,14 +222,14 @@ class Skills(TextMemory):
         text = (await ask_agent(group, question, agent="skill", about=about))[: self.longest]
         if not text.strip():
             return
-        [tried] = await group.run(
+        [trial] = await group.run(
             [
                 group.start(
                     lambda messages: insert_text(messages, self.shown, text), role="helper", facts={"skill_used": 1.0}
                 )
             ]
         )
-        self.note(group, "tried", [text, self.worth(solved=solved, tried=bool(tried.success))], about)
+        self.note(group, "tried", [text, self.worth(solved=solved, tried=bool(trial.success))], about)
 
 
 def _weakest(skills: Sequence[Skill]) -> int:

@@ -113,12 +113,15 @@ class PruneRunning(TextMemory):
         }
 
     def posterior(self, state: State, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the probability of success for each score: the share of right rollouts in its bin."""
+        """Return the probability of success for each score: the share of right rollouts in its bin.
+
+        In an empty bin, and without bins (`bins=0`), it is the score itself.
+        """
         if not self.bins:
             return scores
         places = self._bin(scores)
-        seen, right = state["seen"][places], state["right"][places]
-        return np.where(seen > 0, right / np.maximum(seen, 1), scores)
+        rollouts, right = state["seen"][places], state["right"][places]
+        return np.where(rollouts > 0, right / np.maximum(rollouts, 1), scores)
 
     def _bin(self, scores: NDArray[np.float64]) -> NDArray[np.int64]:
         return np.clip((scores * self.bins).astype(np.int64), 0, max(self.bins - 1, 0))
@@ -136,9 +139,9 @@ class PruneRunning(TextMemory):
         scores = await self.quality(group, running) if running else np.zeros(0)
         for branch, score in zip(running, scores.tolist(), strict=True):
             branch.record.begin({"quality": score})
-        kept = max(2, round(self.keep * group.size)) - (len(branches) - len(running))
-        if group.iteration >= self.begin and kept < len(running):
-            chances = self.survival(self.posterior(self.recall(group), scores), max(kept, 0))
+        num_kept = max(2, round(self.keep * group.size)) - (len(branches) - len(running))
+        if group.iteration >= self.begin and num_kept < len(running):
+            chances = self.survival(self.posterior(self.recall(group), scores), max(num_kept, 0))
             survive = systematic(chances, group.uniform("survival"))
             pruned = [branch for branch, survives in zip(running, survive, strict=True) if not survives]
         for branch in pruned:
@@ -189,15 +192,15 @@ def _filled(weights: NDArray[np.float64], count: int) -> NDArray[np.float64]:
     """Return min(1, factor * weights), with the factor that gives the sum `count`; equal values if no factor does."""
     chances = np.zeros(len(weights))
     certain = np.zeros(len(weights), bool)
-    while (left := count - int(certain.sum())) > 0 and not certain.all():
+    while (remaining := count - int(certain.sum())) > 0 and not certain.all():
         open_ = weights[~certain]
         total = open_.sum()
-        chances[~certain] = left * open_ / total if total > 0 else left / len(open_)
+        chances[~certain] = remaining * open_ / total if total > 0 else remaining / len(open_)
         chances[certain] = 1.0
-        over = ~certain & (chances >= 1.0)
-        if not over.any():
+        saturated = ~certain & (chances >= 1.0)
+        if not saturated.any():
             return chances
-        certain |= over
+        certain |= saturated
     chances[certain], chances[~certain] = 1.0, 0.0
     return chances
 

@@ -98,18 +98,18 @@ class TurnCandidates(Rollout):
         teams = [[copy, *copy.peers] for copy in copies]
         acting = [[branch for branch in each if branch.can_act] for each in teams]
         turns = iter(await group.turn([branch for each in acting for branch in each]))
-        paid = [sum(next(turns).reward or 0.0 for _ in each) for each in acting]
-        best = int(np.argmax(paid))
+        rewards = [sum(next(turns).reward or 0.0 for _ in each) for each in acting]
+        best = int(np.argmax(rewards))
         leader = copies[best]
-        goes_on = [] if leader.over else [leader.fork(train_prefix=False)]
-        goes_on += [peer for branch in goes_on for peer in branch.peers]
+        next_team = [] if leader.over else [leader.fork(train_prefix=False)]
+        next_team += [peer for branch in next_team for peer in branch.peers]
         for each, movers in zip(teams, acting, strict=True):
             for branch in each:
                 if branch not in movers:
                     branch.drop("it did not move")
                 elif not branch.over:
                     branch.finish()
-        return goes_on
+        return next_team
 
     def final_group_size(self, group_size: int) -> int:
         """Return the number of trajectories if no episode ends early: one per episode, turn, candidate and agent."""

@@ -62,11 +62,11 @@ def proposed_value(proposal: nn.Module, target: nn.Module, scale: float = 1.0) -
     def answer(pack: Any) -> Tensor:
         best = cast("Tensor", pack.run(proposal, outputs=("likeliest",)).likeliest)
         proposed = replace(pack.to(best.device), target=best, _copies={})
-        found = proposed.run(target, outputs=("max_logprob", "value"))
-        gap = (found.logprob - cast("Tensor", found.max_logprob)) / proposed.to(
-            found.logprob.device
+        outputs = proposed.run(target, outputs=("max_logprob", "value"))
+        gap = (outputs.logprob - cast("Tensor", outputs.max_logprob)) / proposed.to(
+            outputs.logprob.device
         ).streams.inverse_temperature
-        return cast("Tensor", cast("Tensor", found.value) + scale * gap)
+        return cast("Tensor", cast("Tensor", outputs.value) + scale * gap)
 
     return answer
 

@@ -88,8 +88,8 @@ class BalancedClip(ClipRange):
 
     def check_options(self) -> None:
         """Check that the initial bounds do not exceed the largest ones."""
-        self.require(self.low <= self.low_at_most, "low", "give 0 < low <= low_at_most <= 1")
-        self.require(self.high <= self.high_at_most, "high", "give 1 <= high <= high_at_most")
+        self.require(self.low <= self.low_at_most, "low", f"give at most low_at_most={self.low_at_most}")
+        self.require(self.high <= self.high_at_most, "high", f"give at most high_at_most={self.high_at_most}")
 
     def own_foldable(self) -> bool:
         """Return True: P and N are sums over tokens, so equal prefixes can be folded."""

@@ -92,8 +92,8 @@ class TacticBand(BatchComponent):
         proof = rows.valid & (rows.values("advantage") > 0.0) & (counts > 0.0)
         if not proof.any():
             return rows.keep(proof)
-        everything = np.zeros(int(proof.sum()), np.uint32)
-        low, high = (float(group.quantile(surprise[proof], everything, q)[0]) for q in (self.low, self.high))
+        one_group = np.zeros(int(proof.sum()), np.uint32)
+        low, high = (float(group.quantile(surprise[proof], one_group, q)[0]) for q in (self.low, self.high))
         return rows.keep(proof & (surprise >= low) & (surprise <= high))
 
 
@@ -143,13 +143,13 @@ class BestFirst(Rollout):
         """Run rounds of `samples` actions in each of the most promising states."""
         StoredSearches(self.searches).resume(group)
         turns = self._promising(group.tree) if len(group.tree) else [_BEGIN]
-        left = self.budget
-        while turns and left:
+        remaining = self.budget
+        while turns and remaining:
             tree = group.tree
             known = len(tree)
-            tried = [turn for turn in turns for _ in range(self.samples)][:left]
-            await group.turn(tree.expand(tried))
-            left -= len(tried)
+            parents = [turn for turn in turns for _ in range(self.samples)][:remaining]
+            await group.turn(tree.expand(parents))
+            remaining -= len(parents)
             tree = group.tree
             for turn in tree.repeated(known):
                 tree.branch(turn).stop("state reached before")

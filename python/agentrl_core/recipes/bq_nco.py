@@ -58,14 +58,14 @@ class ResidualSteps(Rollout):
             raise InvalidInputError(
                 f"{self.title()}: task {task.task_id!r} has no solution; give its actions as Task(solution=...)"
             )
-        seen = None
+        observation = None
         for action in solution[: int(branch.uniform("left") * len(solution))]:
             branch.write(action, trained=False)
-            seen = (await branch.submit()).observation
+            observation = (await branch.submit()).observation
             if branch.over:  # the episode ended before the solution was complete
                 return
-        if seen is not None:
-            await branch.rewrite([seen])
+        if observation is not None:
+            await branch.rewrite([observation])
         branch.write(solution[len(branch.turns)])
         branch.finish(reward=1.0, success=True)
 

@@ -112,8 +112,8 @@ class Pieces(Rollout):
     async def group(self, group: Group) -> None:
         """Run one piece after the other, then choose the trained rollouts at random."""
         branches: list[Branch] = []
-        while left := self.count - len(branches):
-            branches += await group.run(group.start_many(min(self.piece, left)))
+        while remaining := self.count - len(branches):
+            branches += await group.run(group.start_many(min(self.piece, remaining)))
         if self.trained is not None:
             order = sorted(range(self.count), key=lambda place: group.uniform("trained", place))
             for place in order[self.trained :]:

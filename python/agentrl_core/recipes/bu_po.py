@@ -60,19 +60,19 @@ def internal_policy(model: nn.Module, layer: int = 5) -> nn.Module:
     """
     import torch
 
-    whole = cast("Any", model)
-    count = len(whole.get_decoder().layers)
+    full_model = cast("Any", model)
+    count = len(full_model.get_decoder().layers)
     if not 0 <= layer < count:
         raise InvalidInputError(f"layer: the model has no layer {layer}; give one of 0 to {count - 1}")
-    config = copy.deepcopy(whole.config)
+    config = copy.deepcopy(full_model.config)
     config.num_hidden_layers = layer + 1
     if getattr(config, "layer_types", None):
         config.layer_types = config.layer_types[: layer + 1]
     with torch.device("meta"):
-        internal = type(whole)(config)
+        internal = type(full_model)(config)
     internal.get_decoder().norm = torch.nn.Identity()
     for kind in ("named_parameters", "named_buffers"):
-        tensors = dict(getattr(whole, kind)(remove_duplicate=False))
+        tensors = dict(getattr(full_model, kind)(remove_duplicate=False))
         for name, _ in list(getattr(internal, kind)(remove_duplicate=False)):
             owner, _, last = name.rpartition(".")
             setattr(internal.get_submodule(owner), last, tensors[name])

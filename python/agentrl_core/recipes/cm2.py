@@ -90,12 +90,12 @@ class Checklist(BatchComponent):
     delay: float = option(1.0, at_least=0, at_most=1)
 
     def own_needs(self) -> Iterable[Column]:
-        """Yield the columns of the judge's verdicts, and the weights and dependencies of the items."""
+        """Yield the columns to read: for each item the judge's verdict, the weight and the dependencies."""
         for item in range(self.items):
             yield from (step(f"{name}.{item}") for name in ("satisfied", "item_weight", "item_needs"))
 
     def own_makes(self) -> Iterable[Column]:
-        """Yield the columns of the reward and eligibility of each item at each step."""
+        """Yield the columns that are made: reward and eligibility of each item at each step."""
         for item in range(self.items):
             yield from (step(f"{name}.{item}") for name in ("item_reward", "item_eligible"))
 
@@ -105,8 +105,11 @@ class Checklist(BatchComponent):
         turns = keys.composite(rows.draws, rows.keys("turn"))
         starts = np.flatnonzero(np.append(True, turns[1:] != turns[:-1])[: len(turns)])
         if len(starts) != len(np.unique(turns)):
+            first = starts[np.unique(turns[starts], return_index=True)[1]]
+            row = np.setdiff1d(starts, first)[0]
             raise InvalidInputError(
-                "column 'turn' comes back to an earlier turn of the draw; number its turns in order"
+                f"column 'turn' of draw {rows.draws[row]} comes back to an earlier turn at step {row}; number its "
+                "turns in order"
             )
         satisfied, weight = self._matrix(rows, "satisfied"), self._matrix(rows, "item_weight")
         known = np.isfinite(satisfied)
@@ -167,7 +170,7 @@ class ChecklistRelative(BatchComponent):
     members_at_least: int | None = option(None, at_least=1)
 
     def own_needs(self) -> Iterable[Column]:
-        """Return the columns of each item: verdict, weight, reward and eligibility."""
+        """Return the columns to read: verdict, weight, reward and eligibility of each item."""
         kinds = ("satisfied", "item_weight", "item_reward", "item_eligible")
         return (step(f"{name}.{item}") for item in range(self.items) for name in kinds)
 
@@ -175,23 +178,23 @@ class ChecklistRelative(BatchComponent):
         """Return `batch` with the column `advantage` on steps."""
         rows = Rows(batch, "step")
         turns = keys.composite(rows.draws, rows.keys("turn"))
-        same, groups = rows.keys("group_id,turn"), rows.keys("group_id")
-        everyone = group.statistics(rows.values("score"), groups, voter_ids=rows.draws, valid=rows.valid).count[groups]
+        turn_groups, groups = rows.keys("group_id,turn"), rows.keys("group_id")
+        voters = group.statistics(rows.values("score"), groups, voter_ids=rows.draws, valid=rows.valid).count[groups]
         total, weight = np.zeros(len(rows)), np.zeros(len(rows))
         for item in range(self.items):
             satisfied = rows.values(f"satisfied.{item}")
             valid = rows.valid & np.isfinite(satisfied)
             reached = group.statistics(satisfied, turns, valid=valid).most[turns]
-            share = group.statistics(reached, same, voter_ids=turns, valid=valid)
-            baseline, members = np.nan_to_num(share.mean[same], nan=0.0), share.count[same]
+            share = group.statistics(reached, turn_groups, voter_ids=turns, valid=valid)
+            baseline, members = np.nan_to_num(share.mean[turn_groups], nan=0.0), share.count[turn_groups]
             counts = valid & rows.flags(f"item_eligible.{item}")
             if self.members_at_least is None:
-                baseline = baseline * members / np.maximum(everyone, 1.0)
+                baseline = baseline * members / np.maximum(voters, 1.0)
             else:
                 counts &= members >= self.members_at_least
-            own = np.where(counts, rows.values(f"item_weight.{item}"), 0.0)
+            item_weight = np.where(counts, rows.values(f"item_weight.{item}"), 0.0)
             gain = rows.values(f"item_reward.{item}") - baseline
-            total, weight = total + own * gain, weight + own
+            total, weight = total + item_weight * gain, weight + item_weight
         return rows.write(advantage=np.divide(total, weight, out=np.zeros(len(rows)), where=weight > 0.0))
 
 

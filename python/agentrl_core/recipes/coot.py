@@ -157,13 +157,13 @@ class _Reader:
         if self._count < self._program.patience or objection is None:
             return False
         letter, guidance = objection
-        kept = (
+        num_kept = (
             self._ends[self._program.fallback(len(self._ends) - 1)]
             if letter is None
             else tokens_before(branch, tokens, letter)
         )
         # Keep at least one token: the guidance must follow generated text.
-        branch.rollback(branch.position(here.tokens + max(kept, 1)))
+        branch.rollback(branch.position(here.tokens + max(num_kept, 1)))
         branch.inject(guidance)
         self._left -= 1
         self.restart()

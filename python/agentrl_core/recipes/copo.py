@@ -97,19 +97,19 @@ class Consistency(BatchComponent):
         of_group = group.statistics(score, groups, valid=valid)
         mean, count = of_group.mean[groups], of_group.count[groups].astype(np.float64)
         if self.coefficient == "entropy":
-            several = np.maximum(count, 2.0)
-            mean = mean * (1.0 - np.where(count > 1.0, (1.0 - 1.0 / several) / np.log2(several), 0.0) * bits)
-        local = self.normalisation.compare(score, groups, valid=valid)
-        everyone = self.normalisation.compare(mean, rows.keys("batch"), valid=valid, voter_ids=groups)
+            group_size = np.maximum(count, 2.0)
+            mean = mean * (1.0 - np.where(count > 1.0, (1.0 - 1.0 / group_size) / np.log2(group_size), 0.0) * bits)
+        local_advantage = self.normalisation.compare(score, groups, valid=valid)
+        global_advantage = self.normalisation.compare(mean, rows.keys("batch"), valid=valid, voter_ids=groups)
         share = 1.0 / (1.0 + np.exp(-self.steepness * (bits - self.threshold)))
         if self.kind == "soft_with_zero":
             share = np.where(score == 0.0, 0.0, share)
         elif self.kind == "soft_with_forced":
-            share = np.where(local == 0.0, 0.0, share)
+            share = np.where(local_advantage == 0.0, 0.0, share)
         elif self.kind != "soft":
             share = np.full(len(rows), 1.0 if self.kind == "local" else 0.0)
-        positive = (1.0 - share) * np.maximum(everyone, 0.0) + share * np.maximum(local, 0.0)
-        negative = (1.0 - share) * np.minimum(everyone, 0.0) + share * np.minimum(local, 0.0)
+        positive = (1.0 - share) * np.maximum(global_advantage, 0.0) + share * np.maximum(local_advantage, 0.0)
+        negative = (1.0 - share) * np.minimum(global_advantage, 0.0) + share * np.minimum(local_advantage, 0.0)
         return rows.write(advantage=positive + negative, advantage_positive=positive, advantage_negative=negative)
 
 

@@ -96,14 +96,14 @@ class BoundedDrift(KL):
 
     def check_options(self) -> None:
         """Check that the options of the KL estimator are unchanged; only forward k3 has this gradient."""
-        given = ("kind", "direction", "straight_through", "at_most")
-        plain = all(getattr(self, name) == getattr(KL(self.coefficient), name) for name in given)
-        self.require(plain, "kind", f"this term is always forward k3; leave {', '.join(given)} at the default")
+        options = ("kind", "direction", "straight_through", "at_most")
+        is_default = all(getattr(self, name) == getattr(KL(self.coefficient), name) for name in options)
+        self.require(is_default, "kind", f"this term is always forward k3; leave {', '.join(options)} at the default")
 
     def divergence(self, tokens: Tokens, implied: str) -> Tensor:
         """Return the term of each token, `[N]`, with gradient."""
-        away = tokens.log_ratio_to(self.column or implied)
-        return away.detach().expm1().clamp(max=self.slope_at_most) * tokens.logprob
+        log_ratio = tokens.log_ratio_to(self.column or implied)
+        return log_ratio.detach().expm1().clamp(max=self.slope_at_most) * tokens.logprob
 
 
 CPGD = Recipe(

@@ -77,8 +77,8 @@ class MoreForHard(Rounds):
         if self.kind == "hard":
             total *= 2.0 * (1.0 - rate)
         # Round before ceil, so that 3.0000000000000004 counts as 3.
-        wanted = math.ceil(round((total - count * mass) / mass, 9))
-        return min(max(wanted, 0), max(self.at_most - count, 0))
+        further = math.ceil(round((total - count * mass) / mass, 9))
+        return min(max(further, 0), max(self.at_most - count, 0))
 
     async def next_round(self, group: Group, rounds: list[RoundResult]) -> RolloutSpec | None:
         """Return the first round, then a second one of the size that the formula gives, if it is not 0."""

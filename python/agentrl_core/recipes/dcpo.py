@@ -86,12 +86,12 @@ class CumulativeStandardised(StatefulComponent):
         rows = Rows(batch, "draw")
         score, valid = rows.values("score"), rows.valid
         mean, std, visits, _ = self._moments(rows, state)
-        own = Normalisation(ddof=self.ddof, eps=0.0).compare(score, rows.keys(self.key), valid=valid)
+        current = Normalisation(ddof=self.ddof, eps=0.0).compare(score, rows.keys(self.key), valid=valid)
         distance = np.where(valid, score - mean, 0.0)
         cumulative = np.divide(distance, std, out=np.zeros(len(rows)), where=std > 0.0)
         before = np.maximum(visits - 1.0, 0.0)
-        new = (before * own + cumulative) / np.maximum(visits, 1.0)
-        total = (own + before * cumulative) / np.maximum(visits, 1.0)
+        new = (before * current + cumulative) / np.maximum(visits, 1.0)
+        total = (current + before * cumulative) / np.maximum(visits, 1.0)
         return rows.write(advantage=np.where(np.abs(new) < np.abs(total), new, total))
 
     def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:

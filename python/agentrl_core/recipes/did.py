@@ -1,4 +1,4 @@
-"""DID: direct preference optimisation, explained as an update of the policy by the information in a preference.
+"""DID: learn from preferences what turns the reference policy into the target policy, by the loss of DPO.
 
     L = - log sigmoid(0.1 (x_chosen - x_rejected)),   x = sum over the answer of log p - log p_ref
 

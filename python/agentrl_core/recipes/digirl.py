@@ -85,12 +85,12 @@ class DoublyRobust(BatchComponent):
         valid = rows.valid
         value = np.where(valid, rows.values("value"), 0.0)
         reward = np.where(valid, np.nan_to_num(rows.values("reward"), nan=0.0), 0.0)
-        ahead = np.where(rows.last, 0.0, np.append(value[1:], 0.0)[: len(rows)])
-        gain = ahead + reward - value
+        next_value = np.where(rows.last, 0.0, np.append(value[1:], 0.0)[: len(rows)])
+        gain = next_value + reward - value
         score = np.where(valid, rows.values("score"), 0.0)
         if self.kind == "paper":
-            left = returns.discounted(np.ones(len(rows)), rows.draws, gamma=1.0) - 1.0
-            outcome = self.lam**left * score
+            remaining_steps = returns.discounted(np.ones(len(rows)), rows.draws, gamma=1.0) - 1.0
+            outcome = self.lam**remaining_steps * score
             advantages, succeeded = outcome + (1.0 - outcome) * gain, score > 0.0
         else:
             returned = returns.discounted(reward, rows.draws, gamma=self.gamma)
@@ -119,8 +119,8 @@ class TaskAdvantage(BatchComponent):
         """Return `batch` with the column `task_advantage` on draws."""
         rows, steps = Rows(batch, "draw"), Rows(batch, "step")
         expected = np.full(len(rows), np.nan)
-        found, first = np.unique(steps.draws, return_index=True)
-        expected[found] = steps.values("task_value")[first]
+        draws_with_steps, first = np.unique(steps.draws, return_index=True)
+        expected[draws_with_steps] = steps.values("task_value")[first]
         return rows.write(task_advantage=np.where(rows.valid, rows.values("score") - expected, np.nan))
 
 
@@ -154,8 +154,8 @@ class ImitatedSteps(BatchComponent):
         """Return `batch` with the column `keep` restricted to good steps, and with `imitation`, on steps."""
         rows = Rows(batch, "step")
         advantages = rows.values("advantage").astype(np.float32)  # in the precision of the column
-        kept = rows.keep(rows.valid & (advantages > np.float32(self.above)))
-        return Rows(kept, "step").write(imitation=rows.trained)
+        filtered = rows.keep(rows.valid & (advantages > np.float32(self.above)))
+        return Rows(filtered, "step").write(imitation=rows.trained)
 
 
 DIGIRL = Recipe(

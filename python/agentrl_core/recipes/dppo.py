@@ -109,9 +109,9 @@ class DivergenceMask(Mask):
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """Return the factors for positive and for negative advantages: 0 for masked tokens, else 1."""
         divergence = self.divergence(tokens)
-        moved = tokens.logprob.detach() - tokens.stream("old_logprob")
-        positive = (divergence <= self.high) | (moved <= 0)
-        negative = (divergence <= self.low) | (moved >= 0)
+        logprob_change = tokens.logprob.detach() - tokens.stream("old_logprob")
+        positive = (divergence <= self.high) | (logprob_change <= 0)
+        negative = (divergence <= self.low) | (logprob_change >= 0)
         return positive.to(tokens.logprob), negative.to(tokens.logprob)
 
 

@@ -65,11 +65,11 @@ class AgentShares(BatchComponent):
         rows = Rows(batch, "step")
         counted = rows.valid & (rows.trained > 0)
         calls, agents = rows.keys("group_id,agent"), rows.keys("agent")
-        own = np.bincount(calls, weights=counted)
+        counts = np.bincount(calls, weights=counted)
         acting = np.zeros(int(agents.max(initial=0)) + 1)
-        found, first = np.unique(calls, return_index=True)
-        np.add.at(acting, agents[first], own[found] > 0)
-        shares = np.divide(counted.sum(), own[calls] * acting[agents], out=np.zeros(len(rows)), where=counted)
+        unique_calls, first = np.unique(calls, return_index=True)
+        np.add.at(acting, agents[first], counts[unique_calls] > 0)
+        shares = np.divide(counted.sum(), counts[calls] * acting[agents], out=np.zeros(len(rows)), where=counted)
         return rows.scale(shares)
 
 

@@ -71,8 +71,8 @@ class ResetToSolution(Rollout):
     @staticmethod
     def cut(share: float, actions: int) -> tuple[int, float]:
         """Return the number of whole actions in a share of `actions` actions, and the share of the next action."""
-        whole = min(int(share * actions), actions - 1)
-        return whole, share * actions - whole
+        whole_actions = min(int(share * actions), actions - 1)
+        return whole_actions, share * actions - whole_actions
 
     async def group(self, group: Group) -> None:
         """Roll out the requested number of members, each from its own start state."""
@@ -80,8 +80,8 @@ class ResetToSolution(Rollout):
         for member in range(group.size):
             resets = bool(group.task.solution) and group.uniform("reset", member) < self.share
             began = group.uniform("cut", member) if resets else 0.0
-            whole = self.cut(began, len(group.task.solution))[0] if resets else 0
-            prefix = Prefix(group.task.solution[:whole], title="reference solution")
+            whole_actions = self.cut(began, len(group.task.solution))[0] if resets else 0
+            prefix = Prefix(group.task.solution[:whole_actions], title="reference solution")
             branches.append(group.start(prefix=prefix, facts={"began": began}))
         await group.run(branches)
 
@@ -91,8 +91,8 @@ class ResetToSolution(Rollout):
         began = float(branch.record.facts["began"])
         if began > 0.0 and not branch.over:
             solution = branch.group.task.solution
-            whole, share = self.cut(began, len(solution))
-            branch.write(solution[whole], trained=False, ends=False, share=share)
+            whole_actions, share = self.cut(began, len(solution))
+            branch.write(solution[whole_actions], trained=False, ends=False, share=share)
         while not branch.over:
             await branch.turn()
 

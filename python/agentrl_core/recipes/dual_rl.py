@@ -126,9 +126,9 @@ class DualValue(WeightedLoss):
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of the values, and its metrics."""
         value = tokens.output("value")
-        away = tokens.stream("return") - value
-        square = away.square() / 4.0 if self.divergence == "chi_squared" else 0.0
-        cost = self.share * (away + square).relu() - (1.0 - self.share) * away
+        residual = tokens.stream("return") - value
+        square = residual.square() / 4.0 if self.divergence == "chi_squared" else 0.0
+        cost = self.share * (residual + square).relu() - (1.0 - self.share) * residual
         return (tokens.stream("weight_kl") * cost).sum(), metric_sums(tokens, value=value, value_error=cost)
 
 

@@ -78,13 +78,13 @@ class Refinement(BatchComponent):
         rows = Rows(batch, "draw")
         score, groups, refined = rows.values("score"), rows.keys("group_id"), rows.flags("refined")
         kinds = keys.composite(groups, refined.astype(np.int64))
-        beside = group.statistics(refined.astype(np.float64), groups).most[groups] > 0
-        plain = self.normalisation.compare(score, kinds, valid=rows.valid & ~beside)
+        has_refined = group.statistics(refined.astype(np.float64), groups).most[groups] > 0
+        advantages = self.normalisation.compare(score, kinds, valid=rows.valid & ~has_refined)
         # The larger of the two means of a group; a kind without a mean is ignored.
         means = group.statistics(score, kinds, valid=rows.valid).mean[kinds]
-        bar = group.statistics(means, groups, valid=np.isfinite(means)).most[groups]
-        worthy = refined & rows.valid & rows.flags("success") & (score > bar)
-        return rows.write(advantage=np.where(refined, worthy, plain))
+        larger_mean = group.statistics(means, groups, valid=np.isfinite(means)).most[groups]
+        worthy = refined & rows.valid & rows.flags("success") & (score > larger_mean)
+        return rows.write(advantage=np.where(refined, worthy, advantages))
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Simulate(Rollout):
         """Run all members; in even iterations of training, half of them (rounded down) simulate."""
         simulates = group.mode == "train" and group.key[0] % 2 == 0
         refined = group.start_many(group.size // 2 if simulates else 0, facts={"refined": 1.0})
-        plain = group.start_many(group.size - len(refined), facts={"refined": 0.0})
+        unrefined = group.start_many(group.size - len(refined), facts={"refined": 0.0})
         simulating = {branch.name for branch in refined}
 
         async def drive(branch: Branch) -> None:
@@ -129,7 +129,7 @@ class Simulate(Rollout):
                 if branch.name not in simulating or await self._foresees(branch):
                     await branch.turn()
 
-        await group.run([*plain, *refined], drive)
+        await group.run([*unrefined, *refined], drive)
 
     async def _foresees(self, branch: Branch) -> bool:
         """Sample an answer and run its plan; return whether the policy has to answer again.
@@ -144,14 +144,14 @@ class Simulate(Rollout):
         if not actions or here is None:
             await branch.submit()
             return False
-        aside = branch.fork(at=here)
+        simulation = branch.fork(at=here)
         futures = []
         for action in actions:
-            turn = await aside.turn(action)
+            turn = await simulation.turn(action)
             futures.append(f"{action}: {turn.observation if turn.observation is not None else 'the end'}")
-            if aside.over:
+            if simulation.over:
                 break
-        aside.drop("simulated")
+        simulation.drop("simulated")
         branch.inject(self.reply.replace("{futures}", "\n".join(futures)))
         return True
 

@@ -81,18 +81,18 @@ class StepConfidence(BatchComponent):
         """Return `batch` with a new column `advantage` on steps."""
         rows = Rows(batch, "step")
         entropies, known = mean_of_tokens(batch, self.column, "step")
-        everywhere = rows.keys("batch")
-        scaled = group.min_max(entropies, everywhere, eps=_EPS, valid=known)
-        gates = group.mean_one(np.exp(-self.gate_coefficient * scaled), everywhere, valid=known)
+        batch_ids = rows.keys("batch")
+        scaled = group.min_max(entropies, batch_ids, eps=_EPS, valid=known)
+        gates = group.mean_one(np.exp(-self.gate_coefficient * scaled), batch_ids, valid=known)
         advantages = rows.values("advantage")
-        followed = np.append((rows.draws[1:] == rows.draws[:-1]) & known[1:], False)[: len(rows)]
+        has_next = np.append((rows.draws[1:] == rows.draws[:-1]) & known[1:], False)[: len(rows)]
         if not self.bonus_without_signal:
-            followed &= advantages != 0.0
-        clarity = np.where(followed, np.exp(-self.future_coefficient * np.append(scaled[1:], 0.0)[: len(rows)]), 0.0)
+            has_next &= advantages != 0.0
+        clarity = np.where(has_next, np.exp(-self.future_coefficient * np.append(scaled[1:], 0.0)[: len(rows)]), 0.0)
         modulated = np.where(known, advantages * gates, advantages) + self.bonus_coefficient * clarity
         if self.recenter:
             modulated = np.asarray(
-                group.normalise(modulated, everywhere, scale="none", valid=rows.valid, votes_at_least=1)
+                group.normalise(modulated, batch_ids, scale="none", valid=rows.valid, votes_at_least=1)
             )
         return rows.write(advantage=np.where(rows.valid, modulated, 0.0))
 

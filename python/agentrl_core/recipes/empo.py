@@ -10,8 +10,8 @@ requires. A group of entropy 0 has no advantage. Each answer has one importance 
 reference model. A batch of 256 prompts has 8 optimizer steps, so the clip acts from the second step on. Groups have 16
 members (`collect(group_size=16)`).
 
-Needs: the facts `answer_cluster` (equal for answers with the same meaning, see `reward.answer_clusters`) and
-`answer_parsed`.
+Needs: the facts `answer_cluster` (equal for answers with the same meaning, see `reward.majority_vote.answer_clusters`)
+and `answer_parsed`.
 
 Equations:
     Read: the paper's sections 3 and 4.1, and the public code of both of its frameworks.

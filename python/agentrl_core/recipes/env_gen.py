@@ -118,8 +118,8 @@ class DesignedEnvironments(TextMemory):
 
     def changed(self, task: Task, number: int, configuration: Mapping[str, Any]) -> Task:
         """Return the task with the parts that a configuration changes, and without a solution."""
-        given = {name: configuration[name] for name in _CHANGED if name in configuration}
-        return replace(task, task_id=f"{task.task_id}/designed {number}", solution=(), **given)
+        changes = {name: configuration[name] for name in _CHANGED if name in configuration}
+        return replace(task, task_id=f"{task.task_id}/designed {number}", solution=(), **changes)
 
     def on_designed(self, group: Group) -> bool:
         """Return whether a group is rolled out on a designed environment, if there are any."""
@@ -129,10 +129,10 @@ class DesignedEnvironments(TextMemory):
 
     async def group(self, group: Group) -> None:
         """Roll out a group on a designed environment or on its own task."""
-        made = self.recall(group)["made"]
-        if made and self.on_designed(group):
-            number = int(group.uniform("which") * len(made))
-            task = self.changed(group.task, number, made[number])
+        environments = self.recall(group)["made"]
+        if environments and self.on_designed(group):
+            number = int(group.uniform("which") * len(environments))
+            task = self.changed(group.task, number, environments[number])
             await group.spawn(task, size=group.size, program=_OnDesigned())
         else:
             await group.run(group.start_many(group.size, facts={"designed": 0.0}))
@@ -150,9 +150,9 @@ class DesignedEnvironments(TextMemory):
 
     async def design(self, group: Group, skills: Mapping[str, Any]) -> None:
         """Query the designer for configurations, and note the valid ones."""
-        made, about = self.recall(group)["made"], group.branches[0]
+        environments, about = self.recall(group)["made"], group.branches[0]
         question = self.question.replace("{skills}", self.skill_lines({"skills": skills}))
-        question = question.replace("{environments}", "\n".join(map(json.dumps, made)))
+        question = question.replace("{environments}", "\n".join(map(json.dumps, environments)))
         text = await ask_agent(group, question.replace("{count}", str(self.count)), agent=self.designer, about=about)
         for configuration in configurations(text)[: self.count]:
             self.note(group, "environment", configuration, about)
@@ -177,7 +177,7 @@ def configurations(text: str) -> list[dict[str, Any]]:
         >>> configurations('Here: {"question": "dig"} and {"x": 1} and {')
         [{'question': 'dig'}]
     """
-    decoder, found, place = json.JSONDecoder(), [], text.find("{")
+    decoder, objects, place = json.JSONDecoder(), [], text.find("{")
     while place >= 0:
         try:
             value, end = decoder.raw_decode(text, place)
@@ -185,9 +185,9 @@ def configurations(text: str) -> list[dict[str, Any]]:
             end = place + 1
         else:
             if any(name in value for name in _CHANGED) and isinstance(value.get("question", ""), str):
-                found.append(value)
+                objects.append(value)
         place = text.find("{", end)
-    return found
+    return objects
 
 
 def _outcome(group: Group) -> list[Any]:
@@ -198,12 +198,12 @@ def _outcome(group: Group) -> list[Any]:
 def _added(skills: Mapping[str, Any], solved: list[Any]) -> dict[str, list[int]]:
     """Return the success rates of each skill in percent, one per iteration, with the newest iteration added."""
     counts: dict[str, list[int]] = {}
-    for skill, won, tried in solved:
+    for skill, successes, attempts in solved:
         before = counts.get(skill, [0, 0])
-        counts[skill] = [before[0] + won, before[1] + tried]
+        counts[skill] = [before[0] + successes, before[1] + attempts]
     after = {skill: list(percents) for skill, percents in skills.items()}
-    for skill, (won, tried) in counts.items():
-        after[skill] = [*after.get(skill, []), round(100 * won / tried)]
+    for skill, (successes, attempts) in counts.items():
+        after[skill] = [*after.get(skill, []), round(100 * successes / attempts)]
     return after
 
 

@@ -130,7 +130,7 @@ class EntropyBand(EntropyTerm):
 
     def check_options(self) -> None:
         """Check that the band is not empty."""
-        self.require(self.low < self.high, "low", "give 0 <= low < high")
+        self.require(self.low < self.high, "low", f"give a number below high={self.high}")
 
     def __call__(self, tokens: Tokens) -> Tensor:
         """Return the loss term: minus the entropy bonus, plus the penalty outside the band."""
@@ -141,8 +141,8 @@ class EntropyBand(EntropyTerm):
         else:
             penalty = self.outside * ((below >= 0) | (above >= 0)).to(history)
         penalty = torch.where(history > 0, penalty, 0.0)
-        kept = tokens.entropy - (self.smoothing + self.early) * penalty
-        return -self.coefficient * (tokens.stream("weight_entropy") * kept).sum()
+        penalised_entropy = tokens.entropy - (self.smoothing + self.early) * penalty
+        return -self.coefficient * (tokens.stream("weight_entropy") * penalised_entropy).sum()
 
 
 _EARLY = Schedule(start=1.0, end=exp(-6.0), iterations=150, kind="exponential")

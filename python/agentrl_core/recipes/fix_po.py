@@ -137,8 +137,8 @@ class OldDivergence(WeightedLoss):
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the weighted divergence, summed over rows, and metrics, with `max_kl` among them."""
-        away = tokens.log_ratio_to("old_logprob")
-        estimate = away.expm1() - away
+        log_ratio = tokens.log_ratio_to("old_logprob")
+        estimate = log_ratio.expm1() - log_ratio
         loss = self.coefficient * (tokens.stream("weight_kl") * estimate).sum()
         means = tokens.segments("sequence").mean(estimate.detach())
         largest = torch.nn.functional.pad(means, (0, 1)).max()  # 0 if there are no rows

@@ -140,13 +140,13 @@ class DifficultyScaled(StatefulComponent):
             visits[: len(state["visits"])] = state["visits"]
         visits[visited, :-1] = visits[visited, 1:]
         visits[places[outcomes.count > 0], -1] = outcomes.most[outcomes.count > 0] > 0.0
-        seen = visits >= 0
-        difficulties = (visits * seen).sum(axis=1) / np.maximum(seen.sum(axis=1), 1)
+        recorded = visits >= 0
+        difficulties = (visits * recorded).sum(axis=1) / np.maximum(recorded.sum(axis=1), 1)
         low, high = bins / self.bins - self.hysteresis, (bins + 1) / self.bins + self.hysteresis
         stays = (np.arange(len(names)) < len(state["tasks"])) & (low <= difficulties) & (difficulties <= high)
         within = np.minimum((difficulties * self.bins).astype(np.int64), self.bins - 1)
         bins_next = np.where(visited & ~stays, within, bins)
-        known = seen.any(axis=1)
+        known = recorded.any(axis=1)
         return {
             "tasks": np.array(names, dtype=object)[known].tolist(),
             "visits": visits[known].tolist(),

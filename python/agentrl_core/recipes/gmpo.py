@@ -68,7 +68,7 @@ class GeometricMean(Surrogate):
     level: Literal["sequence", "step"] = "sequence"
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Return the column with the ids of the segments."""
+        """Return the columns to read: the ids of the segments."""
         return (self.level,)
 
     def own_unit(self) -> Unit:

@@ -95,8 +95,8 @@ class StratifiedRatio(ImportanceRatio):
             moments.append((mean, spread))
         large = tokens.strata.spread(tokens.strata.count) >= self.rows_at_least
         (pool_mean, pool), (mean, spread) = moments
-        own = (tokens.log_ratio - mean) * (pool / (spread + 1e-6))
-        centred = torch.where(large, own, tokens.log_ratio - pool_mean)
+        standardised = (tokens.log_ratio - mean) * (pool / (spread + 1e-6))
+        centred = torch.where(large, standardised, tokens.log_ratio - pool_mean)
         return tokens.limited(centred), None
 
 

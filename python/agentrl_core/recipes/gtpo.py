@@ -1,4 +1,4 @@
-"""GTPO: trajectory-based policy optimisation without a reference model (arXiv:2508.03772).
+"""GTPO: protect tokens that good and bad rollouts share, and drop rollouts of high entropy (arXiv:2508.03772).
 
 If good and bad draws of a group begin or end with the same tokens, the gradients of these tokens oppose each other.
 Such tokens have weight 2 in good draws and 0 in bad ones; a token that conflicts from both ends gets the factor twice.

@@ -94,9 +94,9 @@ class BoxReward(BatchComponent):
         shared = np.minimum(box[1], target[1]) - np.maximum(box[0], target[0])
         inside = np.where((shared > 1.0).all(0), shared.prod(0), 0.0)
         union = (box[1] - box[0]).prod(0) + (target[1] - target[0]).prod(0) - inside
-        near = (1.0 - np.abs(box - target) / np.where(sides > 0.0, sides, 1.0)).reshape(4, -1)
-        apart = (near <= 0.0).any(0)
-        edges = np.where(apart, 0.0, 4.0 / (1.0 / np.where(apart, 1.0, near)).sum(0))
+        closeness = (1.0 - np.abs(box - target) / np.where(sides > 0.0, sides, 1.0)).reshape(4, -1)
+        apart = (closeness <= 0.0).any(0)
+        edges = np.where(apart, 0.0, 4.0 / (1.0 / np.where(apart, 1.0, closeness)).sum(0))
         score = hit + self.overlap * inside / np.where(union > 0.0, union, 1.0) + self.edges * edges
         return rows.write(score=np.where(known, np.where(parsed, score, 0.0), np.nan))
 

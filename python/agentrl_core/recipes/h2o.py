@@ -131,7 +131,7 @@ class SimulatorTrust(BatchComponent):
 
     def check_options(self) -> None:
         """Check that the bounds are in order."""
-        self.require(self.at_least <= self.at_most, "at_most", f"give a number of at least {self.at_least}")
+        self.require(self.at_least <= self.at_most, "at_most", f"give a number of at least at_least={self.at_least}")
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the columns `trust` and `slope` on steps."""

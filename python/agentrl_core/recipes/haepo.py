@@ -87,11 +87,11 @@ class TrajectorySoftmax(GroupLoss):
         new = tokens.logprob - old if self.score == "log_ratio" else tokens.logprob
         reduce = sequences.mean if self.score == "mean" else sequences.sum
         policy = members.log_softmax(self.coefficient * reduce(new))
-        before = members.log_softmax(
+        old_policy = members.log_softmax(
             self.coefficient * reduce(torch.zeros_like(old) if self.score == "log_ratio" else old)
         )
         gain = policy.exp() * (sequences.mean(tokens.advantage) - self.entropy_coefficient * policy)
-        objective = members.sum(gain - self.drift_coefficient * before.exp() * (before - policy))
+        objective = members.sum(gain - self.drift_coefficient * old_policy.exp() * (old_policy - policy))
         return -self.group_sum(tokens, objective), metric_sums(tokens, entropy=tokens.entropy)
 
 

@@ -87,9 +87,9 @@ class HistoryRelative(BatchComponent):
         total, weight = np.zeros(len(rows)), np.zeros(len(rows))
         # The anchor keys already include the group, so all rows get the same group id here.
         histories = history(anchors, rows.draws, np.zeros(len(rows), np.uint32), self.levels)
-        for level, (same, known) in enumerate(histories, start=1):
-            part = self.normalisation.compare(values, same, valid=rows.valid & known)
-            company = group.statistics(values, same, valid=rows.valid & known).count[same] > 1
+        for level, (groups, known) in enumerate(histories, start=1):
+            part = self.normalisation.compare(values, groups, valid=rows.valid & known)
+            company = group.statistics(values, groups, valid=rows.valid & known).count[groups] > 1
             present = known & (company if self.absent == "mask" else part != 0.0)
             share = np.where(present, (level - 1.0 + self.state_weight) ** self.level_power, 0.0)
             total, weight = total + share * part, weight + share

@@ -129,22 +129,22 @@ class Imagine(TextMemory):
         """Run an episode of greedy turns, and note its transitions."""
         group = cast("Group", branch.group)
         known = [[_Transition(*step) for step in episode] for episode in self.recall(group)["episodes"]]
-        taken = {step.action for episode in known for step in episode}
-        shown = self.window(known)
-        seen: list[_Transition] = []
+        taken_actions = {step.action for episode in known for step in episode}
+        window = self.window(known)
+        transitions: list[_Transition] = []
         state = group.prompt
         while not branch.over:
             best = list(self.actions)
             coin = group.uniform("coin", branch.name, len(branch.turns))
-            if taken.issuperset(best) and coin < self.chance_of_model(len(shown)):
+            if taken_actions.issuperset(best) and coin < self.chance_of_model(len(window)):
                 values = [await self.value(branch, known, state, action) for action in self.actions]
                 best = [action for action, value in zip(self.actions, values, strict=True) if value == max(values)]
             chance = group.uniform("tie", branch.name, len(branch.turns))
             turn = await branch.turn(best[int(chance * len(best))])
             after = "" if turn.observation is None else str(turn.observation)
-            seen.append(_Transition(state, turn.text, float(turn.reward or 0.0), branch.over, after))
+            transitions.append(_Transition(state, turn.text, float(turn.reward or 0.0), branch.over, after))
             state = after
-        self.note(group, "episode", [list(each) for each in seen], branch)
+        self.note(group, "episode", [list(each) for each in transitions], branch)
 
     def chance_of_model(self, shown: int) -> float:
         """Return the probability of an imagined turn, for the number of episodes that are shown."""
@@ -156,8 +156,8 @@ class Imagine(TextMemory):
 
     def window(self, known: Sequence[Sequence[_Transition]]) -> list[Sequence[_Transition]]:
         """Return the newest episodes that count, oldest first."""
-        bar = -math.inf if self.success_above is None else self.success_above
-        good = [each for each in known if self.discounted([step.reward for step in each]) > bar]
+        threshold = -math.inf if self.success_above is None else self.success_above
+        good = [each for each in known if self.discounted([step.reward for step in each]) > threshold]
         return good[-self.successes :]
 
     @staticmethod
@@ -202,8 +202,8 @@ class Imagine(TextMemory):
             for place, episode in enumerate(self.window(known))
         ]
         order = sorted(range(len(pieces)), key=lambda place: group.uniform("order", *key, place))
-        shown = ("\n".join(f"state: {step.before}; action: {step.action}" for step in pieces[place]) for place in order)
-        question = "\n\n".join([*shown, f"state: {state}; action:"])
+        texts = ("\n".join(f"state: {step.before}; action: {step.action}" for step in pieces[place]) for place in order)
+        question = "\n\n".join([*texts, f"state: {state}; action:"])
         for _ in range(self.tries):
             action = (await self._ask(branch, "rollout", question)).strip()
             if action in self.actions:

@@ -67,9 +67,11 @@ class OneDemonstration(Rounds):
         """Return all members for the first round; then drop members with a demonstration and a low score."""
         if not rounds:
             return self.members
-        shown = [row for row, branch in enumerate(rounds[0].branches) if branch.record.facts.get("shown")]
-        bar = -np.inf if self.at_least is None else self.at_least
-        group.drop([rounds[0].branches[row] for row in shown if not rounds[0].scores[row] >= bar], "not good enough")
+        shown_rows = [row for row, branch in enumerate(rounds[0].branches) if branch.record.facts.get("shown")]
+        threshold = -np.inf if self.at_least is None else self.at_least
+        group.drop(
+            [rounds[0].branches[row] for row in shown_rows if not rounds[0].scores[row] >= threshold], "not good enough"
+        )
         return None
 
 

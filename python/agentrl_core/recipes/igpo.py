@@ -90,9 +90,9 @@ class InformationGain(BatchComponent):
         gains[at_step] = information_gain(probes[at_step], lengths, before[probed], kind=self.kind)
         last = offsets[1:][np.diff(offsets) > 0] - 1
         gains[last] = np.nan
-        paid = gains.copy()
-        paid[last] = Rows(batch, "draw").values("score")[rows.draws[last]]
-        return rows.write(gain=gains, turn_reward=paid)
+        turn_rewards = gains.copy()
+        turn_rewards[last] = Rows(batch, "draw").values("score")[rows.draws[last]]
+        return rows.write(gain=gains, turn_reward=turn_rewards)
 
 
 IGPO = Recipe(

@@ -83,11 +83,11 @@ class ImplicitReward(WeightedLoss):
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the negative reward of the demonstrations, and metrics."""
         sequences = tokens.segments("sequence")
-        away = sequences.sum(tokens.logprob - tokens.stream("reference_logprob"))
-        known = away.detach()
+        log_ratio = sequences.sum(tokens.logprob - tokens.stream("reference_logprob"))
+        known = log_ratio.detach()
         reward = self._reward(tokens.limited(known))
         slope = self._slope(known.clamp(-self.log_at_most, self.log_at_most)).clamp(max=self.at_most)
-        term = reward + slope * (away - known)
+        term = reward + slope * (log_ratio - known)
         loss = -(sequences.sum(tokens.stream("weight_kl")) * term).sum()
         return loss, metric_sums(tokens, log_ratio=sequences.spread(known), slope=sequences.spread(slope))
 

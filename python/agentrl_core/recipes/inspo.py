@@ -124,19 +124,19 @@ class InstructionSearch(TextMemory):
         """Return the next state: weights follow rewards; at a halving, candidates replace the worse instructions."""
         parent = int(np.argmax(self.probabilities(state)))
         rows = Rows(closed.batch, "draw")
-        used, rewards = rows.values("instruction"), rows.values("reward")
+        instruction, rewards = rows.values("instruction"), rows.values("reward")
         texts, weights, rollouts = (list(state[name]) for name in ("texts", "weights", "rollouts"))
         for place in range(len(texts)):
-            own = rewards[(used == place) & np.isfinite(rewards)]
-            if len(own):
-                weights[place] = (1.0 - self.rate) * weights[place] + self.rate * float(own.mean())
-                rollouts[place] += len(own)
+            instruction_rewards = rewards[(instruction == place) & np.isfinite(rewards)]
+            if len(instruction_rewards):
+                weights[place] = (1.0 - self.rate) * weights[place] + self.rate * float(instruction_rewards.mean())
+                rollouts[place] += len(instruction_rewards)
         state = {"texts": texts, "weights": weights, "rollouts": rollouts}
         if self.halves(closed.iteration):
             for place in self.worse(state):
                 texts[place] = ""
-            empty = (place for place, text in enumerate(list(texts)) if not text)
-            for place, text in zip(empty, read_notes(closed.finished, "instruction"), strict=False):
+            free_places = (place for place, text in enumerate(list(texts)) if not text)
+            for place, text in zip(free_places, read_notes(closed.finished, "instruction"), strict=False):
                 texts[place], weights[place], rollouts[place] = text, weights[parent], 0
         return state
 
@@ -174,12 +174,12 @@ class InstructionSearch(TextMemory):
     async def propose(self, group: Group, instruction: str, failures: list[str], count: int) -> None:
         """Query the proposer for candidates, try them, and note the best ones."""
         question = self.question.replace("{instruction}", instruction).replace("{failures}", "\n\n".join(failures))
-        tried = []
+        scored = []
         for _ in range(count * self.candidates):
             text = (await ask_agent(group, question, agent="proposer", about=group.branches[0])).strip()
             if text:
-                tried.append((await self.tried(group, text), text))
-        for _, text in sorted(tried, key=lambda each: -each[0])[:count]:
+                scored.append((await self.tried(group, text), text))
+        for _, text in sorted(scored, key=lambda each: -each[0])[:count]:
             self.note(group, "instruction", text, group.branches[0])
 
     async def tried(self, group: Group, text: str) -> float:

@@ -127,9 +127,9 @@ class Intervene(Repair):
         if end - before > self.tokens:
             group.drop([mended], "too long")
             return False
-        tried = await group.run(mended.fork_many(self.continuations, at=mended.position(end)))
-        helped = bool((await group.score(self.column, tried) > self.solved_above).any())
-        group.drop(tried, "a continuation")
+        continuations = await group.run(mended.fork_many(self.continuations, at=mended.position(end)))
+        helped = bool((await group.score(self.column, continuations) > self.solved_above).any())
+        group.drop(continuations, "a continuation")
         if helped:
             mended.finish(reward=1.0, success=True)
         else:

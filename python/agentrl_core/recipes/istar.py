@@ -141,7 +141,7 @@ class TrajectoryPairs(GroupLoss):
         return self.pairs
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Return the streams of weights, ids, labels and numbers of pairs, and the other model's log-probs."""
+        """Return the columns to read: weights, ids, labels, numbers of pairs, and the other model's log-probs."""
         steps = ("step",) if self.reduce == "mean" else ()
         return ("weight_kl", *steps, "sequence", "group", token(self.label), token(self.other), token(self.pairs))
 
@@ -156,12 +156,12 @@ class TrajectoryPairs(GroupLoss):
             score = score / count.to(tokens.logprob.dtype)
         label = sequences.mean(tokens.stream(self.label))
         # This waits for the device, but the matrix of pairs is then draws x draws, not rows x rows.
-        drawn = int(sequences.ids.max()) + 1 if len(sequences.ids) else 0
-        score, label, group = score[:drawn], label[:drawn], members.ids[:drawn]
-        exist = members.counted[:drawn]
+        num_draws = int(sequences.ids.max()) + 1 if len(sequences.ids) else 0
+        score, label, group = score[:num_draws], label[:num_draws], members.ids[:num_draws]
+        exist = members.counted[:num_draws]
         better = (label[:, None] > label) & (group[:, None] == group) & exist[:, None] & exist
         cost = torch.where(better, torch.nn.functional.softplus(score - score[:, None]), 0.0)
-        weight = sequences.sum(tokens.stream("weight_kl"))[:drawn].to(cost.dtype)
+        weight = sequences.sum(tokens.stream("weight_kl"))[:num_draws].to(cost.dtype)
         loss = (weight * cost.sum(1)).sum()
         return loss, metric_sums(tokens, entropy=tokens.entropy)
 

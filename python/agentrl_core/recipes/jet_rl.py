@@ -88,12 +88,12 @@ def mismatch(batch: Batch) -> dict[int, _Mismatch]:
     known = rows.known("recomputed_logprob") & rows.known("behaviour_logprob") & np.isfinite(bits)
     differences = np.where(known, rows.values("recomputed_logprob") - rows.values("behaviour_logprob"), 0.0)
     offsets = batch.offsets("token")[batch.offsets("step")]
-    found = {}
+    mismatches = {}
     for precision in np.unique(bits[known]).tolist():
-        own = known & (bits == precision)
-        diagnostics = importance_diagnostics(differences, offsets, mask=own)
-        found[int(precision)] = _Mismatch(float(np.abs(differences[own]).mean()), diagnostics)
-    return found
+        mask = known & (bits == precision)
+        diagnostics = importance_diagnostics(differences, offsets, mask=mask)
+        mismatches[int(precision)] = _Mismatch(float(np.abs(differences[mask]).mean()), diagnostics)
+    return mismatches
 
 
 JET_RL = Recipe(

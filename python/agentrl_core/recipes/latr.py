@@ -155,15 +155,15 @@ class LookaheadBranching(Rollout):
             young = any(twig.parent and reached - twig.birth < max(self.ages) for twig in twigs if not twig.over)
             if len(twigs) >= self.full * count and not young:
                 break
-        live = [twig.branch for twig in twigs]
-        going = [twig.branch for twig in twigs if not twig.over]
-        for place in range(count - len(live)):
-            if not going:
-                live.append(group.start())
+        branches = [twig.branch for twig in twigs]
+        running = [twig.branch for twig in twigs if not twig.over]
+        for place in range(count - len(branches)):
+            if not running:
+                branches.append(group.start())
                 continue
-            branch = going[place % len(going)]
-            live.append(branch.fork(branch.position(len(branch.tokens))))
-        return live
+            branch = running[place % len(running)]
+            branches.append(branch.fork(branch.position(len(branch.tokens))))
+        return branches
 
     def _born(self, twigs: list[_Twig], segments: list[tuple[_Twig, Segment | None]], count: int) -> list[_Twig]:
         """Add the generated tokens to the branches, and return new children that start at likely alternatives."""
@@ -175,22 +175,23 @@ class LookaheadBranching(Rollout):
                 continue
             if segment.top is None:
                 raise InvalidInputError(
-                    f"{self.title()}: the engine does not report the likeliest tokens; use one with Sampling(top=)"
+                    f"{self.title()}: the engine does not report the likeliest tokens; use one that supports "
+                    "Sampling(top=)"
                 )
             first = len(twig.tokens)
             twig.tokens += segment.tokens.tolist()
             twig.over = segment.finish_reason == "stop"
             probability = np.exp(segment.top.logprobs.astype(np.float64))
-            near = (probability > self.least) & (probability[:, :1] - probability < self.within)
-            for place, rank in np.argwhere(near[:, 1:]).tolist():
+            likely = (probability > self.least) & (probability[:, :1] - probability < self.within)
+            for place, rank in np.argwhere(likely[:, 1:]).tolist():
                 token = int(segment.top.tokens[place, rank + 1])
                 candidates.append((first + place, rank, order, twig, token))
         for place, _, _, twig, token in sorted(candidates, key=lambda candidate: candidate[:3]):
             if len(twigs) + len(born) >= count or token in twig.branch.path.stop_tokens:
                 continue
-            behind = twig.branch.turns[0].begin if twig.branch.turns else twig.branch.path.here
-            at = twig.branch.position((0 if behind is None else behind.tokens) + place)
-            branch = twig.branch.fork(at)
+            start = twig.branch.turns[0].begin if twig.branch.turns else twig.branch.path.here
+            position = twig.branch.position((0 if start is None else start.tokens) + place)
+            branch = twig.branch.fork(position)
             branch.write(np.array([token], np.int32), ends=False)
             child = _Twig(branch, twig, place, [*twig.tokens[:place], token])
             twig.children.append(child)
@@ -203,12 +204,14 @@ class LookaheadBranching(Rollout):
             if twig.parent is None or twig.branch.over:
                 continue
             for age in self.ages:
-                own, other = (each.tokens[twig.birth : twig.birth + age] for each in (twig, twig.parent))
-                if age in twig.checked or min(len(own), len(other)) < age:
+                child_tokens, parent_tokens = (
+                    each.tokens[twig.birth : twig.birth + age] for each in (twig, twig.parent)
+                )
+                if age in twig.checked or min(len(child_tokens), len(parent_tokens)) < age:
                     continue
                 twig.checked.add(age)
                 ended = any(each.over and len(each.tokens) <= twig.birth + age for each in (twig, twig.parent))
-                if not ended and self.are_similar(np.array(own, np.int32), np.array(other, np.int32)):
+                if not ended and self.are_similar(np.array(child_tokens, np.int32), np.array(parent_tokens, np.int32)):
                     _stop(twig)
                     break
 

@@ -83,9 +83,11 @@ class CovarianceEntropy(EntropyTerm):
 
     def __call__(self, tokens: Tokens) -> Tensor:
         """Return the entropy bonus, with each token weighted by the covariance of its advantage and log-prob."""
-        every = tokens.segments("all")
-        gain, sure = (each - every.spread(every.mean(each)) for each in (tokens.advantage, tokens.logprob.detach()))
-        covariance = torch.where(tokens.trained, gain * sure, 0.0)
+        all_tokens = tokens.segments("all")
+        centred_advantage, centred_logprob = (
+            each - all_tokens.spread(all_tokens.mean(each)) for each in (tokens.advantage, tokens.logprob.detach())
+        )
+        covariance = torch.where(tokens.trained, centred_advantage * centred_logprob, 0.0)
         softmax = tokens.segments("sequence").log_softmax(covariance).exp()
         share = (self.softmax_coefficient * softmax).clamp(max=self.at_most)
         return -self.coefficient * (tokens.stream("weight_entropy") * share * tokens.entropy).sum()

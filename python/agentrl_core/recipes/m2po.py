@@ -1,4 +1,4 @@
-"""M2PO: mask only as many tokens as stale data requires (arXiv:2510.01161).
+"""M2PO: mask the fewest tokens that keep the second moment of log-ratios within a bound (arXiv:2510.01161).
 
 If data is many updates old, a fixed clip range removes much of the learning signal. M2PO instead keeps the second
 moment of the log-ratios below a budget, over the tokens that an update would push further from the old policy. The
@@ -82,10 +82,10 @@ class SecondMomentMask(Mask):
         harmful = _harmful(tokens, distance)
         squares = torch.where(harmful, distance.square(), torch.inf).sort().values  # tokens of S first, ascending
         moments = squares.cumsum(0) / torch.arange(1, len(squares) + 1, device=squares.device)
-        beyond = torch.where(moments > self.at_most, squares, torch.inf)
-        first = beyond.min() if len(beyond) else beyond.sum()
-        kept = (~(harmful & (distance.square() >= first))).to(distance)
-        return kept, kept
+        over_budget = torch.where(moments > self.at_most, squares, torch.inf)
+        first = over_budget.min() if len(over_budget) else over_budget.sum()
+        factors = (~(harmful & (distance.square() >= first))).to(distance)
+        return factors, factors
 
 
 @dataclass(frozen=True)

@@ -122,9 +122,9 @@ class DistinctCentred(BatchComponent):
         """Return `batch` with a new column `advantage` on tokens."""
         rows = Rows(batch, "token")
         values, groups = rows.values("advantage"), rows.keys(self.group_by)
-        found = np.stack([groups[rows.valid], values[rows.valid].round(5)])
+        observed = np.stack([groups[rows.valid], values[rows.valid].round(5)])
         zeros = np.stack([np.unique(groups), np.zeros(len(np.unique(groups)))])
-        owners, distinct = np.unique(np.concatenate([found, zeros], axis=1), axis=1)
+        owners, distinct = np.unique(np.concatenate([observed, zeros], axis=1), axis=1)
         owners = owners.astype(np.int64)
         means = np.bincount(owners, weights=distinct) / np.maximum(np.bincount(owners), 1)
         return rows.write(advantage=np.where(rows.valid, values - means[groups], 0.0))

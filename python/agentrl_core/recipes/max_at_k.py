@@ -93,7 +93,7 @@ class MaxAtK(BatchComponent):
 
     def check_options(self) -> None:
         """Check that `scale` and `ratio` are only set for the kinds that use them."""
-        self.require(self.scale == "none" or self.kind == "top_gap", "scale", 'choose kind="top_gap", or "none"')
+        self.require(self.scale == "none" or self.kind == "top_gap", "scale", 'choose kind="top_gap", or scale="none"')
         self.require(not self.ratio or self.kind == "full", "ratio", 'choose kind="full", or leave it empty')
 
     def __call__(self, batch: Batch) -> Batch:
@@ -195,18 +195,18 @@ class OffPolicyMaxAtK(GroupLoss):
 
         one, two, three = (_choose(rank - less, self.k - less) * reward for less in (1, 2, 3))
         lower = below(excess)
-        found = one * (1.0 + excess) + two * lower
-        found = found + above(two * (1.0 + excess) + three * lower) + excess * above(two - three)
+        totals = one * (1.0 + excess) + two * lower
+        totals = totals + above(two * (1.0 + excess) + three * lower) + excess * above(two - three)
         subsets = members.spread(_choose(members.count, self.k))
-        return torch.where(members.counted & (subsets > 0), found / subsets.clamp(min=1.0), 0.0).to(tokens.logprob)
+        return torch.where(members.counted & (subsets > 0), totals / subsets.clamp(min=1.0), 0.0).to(tokens.logprob)
 
 
 def _choose(size: Tensor, taken: int) -> Tensor:
     """Return binomial coefficients; 0 if `taken` exceeds the size or is negative."""
-    found = torch.full_like(size, float(taken >= 0))
+    coefficients = torch.full_like(size, float(taken >= 0))
     for number in range(taken):
-        found = found * (size - number).clamp(min=0.0) / (number + 1.0)
-    return found
+        coefficients = coefficients * (size - number).clamp(min=0.0) / (number + 1.0)
+    return coefficients
 
 
 MAX_AT_K = Recipe(

@@ -66,9 +66,9 @@ class MirrorDivergence(KL):
 
     def check_options(self) -> None:
         """Require the default estimator and direction, since this term has only one form."""
-        plain = (self.kind, self.direction, self.straight_through) == ("k3", "reverse", False)
+        is_default = (self.kind, self.direction, self.straight_through) == ("k3", "reverse", False)
         self.require(
-            plain,
+            is_default,
             "kind",
             "this term is always r log r - r + 1; leave kind, direction and straight_through at their defaults",
         )

@@ -74,11 +74,11 @@ class MeanReturn(BatchComponent):
         """Return `batch` with a new `advantage` on tokens."""
         rows = Rows(batch, "token")
         trained = rows.flags("trainable")
-        left = returns.discounted(trained.astype(np.float64), rows.draws, gamma=1.0)
+        remaining = returns.discounted(trained.astype(np.float64), rows.draws, gamma=1.0)
         total = rows.values("advantage")
         if not self.own:
-            left, total = left - 1.0, total - np.where(trained, rows.values(self.rewards), 0.0)
-        return rows.write(advantage=np.where(left > 0.0, total / np.maximum(left, 1.0), 0.0))
+            remaining, total = remaining - 1.0, total - np.where(trained, rows.values(self.rewards), 0.0)
+        return rows.write(advantage=np.where(remaining > 0.0, total / np.maximum(remaining, 1.0), 0.0))
 
 
 MINILLM = Recipe(

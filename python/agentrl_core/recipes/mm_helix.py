@@ -73,8 +73,8 @@ class SparseGate(BatchComponent):
         """Return `batch` with the column `imitation`."""
         rows = Rows(batch, "draw")
         groups, expert = rows.keys("group_id"), _EXPERT.holds(batch)
-        won = np.asarray(rows.flags("success") & ~expert, np.float64)
-        successes = sum_rows(won, groups, int(groups.max(initial=0)) + 1)[groups]
+        policy_success = np.asarray(rows.flags("success") & ~expert, np.float64)
+        successes = sum_rows(policy_success, groups, int(groups.max(initial=0)) + 1)[groups]
         return rows.write(imitation=expert & (successes < self.successes))
 
 

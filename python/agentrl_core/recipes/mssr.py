@@ -1,4 +1,4 @@
-"""MSSR: train on one rollout per task, without groups (arXiv:2512.18215).
+"""MSSR: train on one rollout per task, with a running success rate of the task as the baseline (arXiv:2512.18215).
 
 A task's baseline v is the share of its earlier successes, whose weights are multiplied by rho at each visit. rho
 depends on the mean KL of the last 20 batches: it rises from 0.875 at KL 0 to 0.96 at KL 0.01, and is 0.875 beyond.

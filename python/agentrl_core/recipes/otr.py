@@ -83,11 +83,11 @@ class OneToken(Rollout):
 
     def counted(self, candidates: Sequence[Branch], right: int) -> None:
         """Finish one candidate of each token, with the number of equal candidates, and stop its duplicates."""
-        same: dict[int, list[Branch]] = {}
+        by_token: dict[int, list[Branch]] = {}
         for candidate in candidates:
             if not candidate.over:
-                same.setdefault(int(candidate.tokens[-1]), []).append(candidate)
-        for token, (first, *others) in same.items():
+                by_token.setdefault(int(candidate.tokens[-1]), []).append(candidate)
+        for token, (first, *others) in by_token.items():
             first.finish(success=token == right, facts={"count": 1 + len(others)})
             for other in others:
                 other.stop("another candidate is the same token")

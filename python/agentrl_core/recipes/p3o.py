@@ -73,9 +73,9 @@ class ReferencePenalty(BatchComponent):
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the penalty subtracted from the `score` of draws."""
         tokens, draws = Rows(batch, "token"), Rows(batch, "draw")
-        away = tokens.values("behaviour_logprob") - tokens.values("reference_logprob")
-        counted = tokens.flags("trainable") & np.isfinite(away)
-        distance = sum_rows(np.where(counted, away, 0.0), tokens.draws, batch.num_draws)
+        log_ratio = tokens.values("behaviour_logprob") - tokens.values("reference_logprob")
+        counted = tokens.flags("trainable") & np.isfinite(log_ratio)
+        distance = sum_rows(np.where(counted, log_ratio, 0.0), tokens.draws, batch.num_draws)
         return draws.write(score=draws.values("score") - self.coefficient * distance)
 
 
@@ -122,20 +122,20 @@ class PairwiseProximal(WeightedLoss):
             """Return, for each member, its value minus the value of the other member."""
             return 2.0 * values - members.spread(members.sum(values))
 
-        away = tokens.limited(sequences.sum(tokens.logprob - tokens.stream("old_logprob")))
-        ratio, gain = away.exp(), difference(sequences.mean(tokens.advantage))
-        other = (away - difference(away)).detach().exp()
+        log_ratio = tokens.limited(sequences.sum(tokens.logprob - tokens.stream("old_logprob")))
+        ratio, gain = log_ratio.exp(), difference(sequences.mean(tokens.advantage))
+        other = (log_ratio - difference(log_ratio)).detach().exp()
         if self.kind == "separate":
             value = gain * other
             bounded = ratio.clamp(1.0 - self.epsilon, 1.0 + self.epsilon)
             objective = torch.minimum(value * ratio, value * bounded) / 2.0
         else:
             value = gain * ratio.detach() * other
-            apart = difference(sequences.sum(tokens.logprob))
-            before = difference(sequences.sum(tokens.stream("old_logprob")))
+            logprob_gap = difference(sequences.sum(tokens.logprob))
+            old_gap = difference(sequences.sum(tokens.stream("old_logprob")))
             # Both members have the same objective, so each gets half of it.
-            bounded = apart.clamp(min=before - self.epsilon, max=before + self.epsilon)
-            objective = torch.minimum(value * apart, value * bounded) / 4.0
+            bounded = logprob_gap.clamp(min=old_gap - self.epsilon, max=old_gap + self.epsilon)
+            objective = torch.minimum(value * logprob_gap, value * bounded) / 4.0
         objective = torch.where(sequences.exists, objective, 0.0)
         loss = -(pairs.sum(tokens.stream("weight_kl")) * members.sum(objective)).sum()
         return loss, metric_sums(tokens, ratio=sequences.spread(ratio), entropy=tokens.entropy)

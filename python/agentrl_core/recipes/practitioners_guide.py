@@ -75,8 +75,8 @@ class SharedTurns(BatchComponent):
         """Return `batch` with the column `step_score` on steps and their sum as `score` on draws."""
         rows = Rows(batch, "step")
         rewards = np.nan_to_num(rows.values("reward"), nan=0.0)
-        paid = sum_rows((rewards > 0.0).astype(np.float64), rows.draws, batch.num_draws)[rows.draws]
-        scores = rewards / np.where(rows.flags("success"), np.maximum(paid, 1.0), self.count)
+        rewarded_steps = sum_rows((rewards > 0.0).astype(np.float64), rows.draws, batch.num_draws)[rows.draws]
+        scores = rewards / np.where(rows.flags("success"), np.maximum(rewarded_steps, 1.0), self.count)
         scores = np.where(rows.is_known("success"), scores, np.nan)
         total = sum_rows(scores, rows.draws, batch.num_draws)
         return Rows(rows.write(step_score=scores), "draw").write(score=total)

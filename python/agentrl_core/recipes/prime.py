@@ -90,8 +90,8 @@ class LeaveOneOutProcess(BatchComponent):
         counted = rows.valid & np.isfinite(rewards)
         of_group = group.statistics(rewards, groups, voter_ids=rows.voters("trajectory"), valid=counted)
         count = of_group.count[groups].astype(np.float64)
-        compared = count / np.maximum(count - 1.0, 1.0) * (rewards - of_group.mean[groups])
-        return rows.write(advantage=np.where(counted & (count > 1.0), self.coefficient * compared, 0.0))
+        advantages = count / np.maximum(count - 1.0, 1.0) * (rewards - of_group.mean[groups])
+        return rows.write(advantage=np.where(counted & (count > 1.0), self.coefficient * advantages, 0.0))
 
 
 PRIME = Recipe(

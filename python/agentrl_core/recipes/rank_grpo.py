@@ -109,8 +109,8 @@ class ItemRelative(BatchComponent):
         advantages = np.where(item >= count, self.overflow, advantages)
         ended = tokens.last & (item < 0) & ~tokens.flags("truncated")
         advantages = np.where(ended, end[tokens.draws], advantages)
-        made = tokens.write(advantage=np.where(tokens.valid, advantages, 0.0))
-        return Rows(made, "token").keep((item >= 0) | ended)
+        new_batch = tokens.write(advantage=np.where(tokens.valid, advantages, 0.0))
+        return Rows(new_batch, "token").keep((item >= 0) | ended)
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class GreedyRelative(BatchComponent):
     group_by: str = column_name("group_id", level="draw")
 
     def own_needs(self) -> Iterable[Column]:
-        """Return the log-probs of the policy and of the reference model, if there is a KL."""
+        """Yield the columns to read: log-probs of the policy and of the reference model, if there is a KL."""
         if self.kl_coefficient > 0.0:
             yield from (token("behaviour_logprob"), token("reference_logprob", model="reference"))
 
@@ -88,10 +88,10 @@ class GreedyRelative(BatchComponent):
         groups, greedy = draws.keys(self.group_by), draws.flags("greedy")
         baseline = group.statistics(draws.values("score"), groups, valid=draws.valid & greedy).mean[groups]
         trained = draws.valid & ~greedy
-        alone = np.flatnonzero(trained & ~np.isfinite(baseline))
-        if len(alone):
+        without_baseline = np.flatnonzero(trained & ~np.isfinite(baseline))
+        if len(without_baseline):
             raise InvalidInputError(
-                f"draw {alone[0]} is in a group without a greedy draw that has a score; "
+                f"draw {without_baseline[0]} is in a group without a greedy draw that has a score; "
                 "mark one in the draw column 'greedy', or use GroupRelative"
             )
         bound = np.inf if self.at_most is None else self.at_most

@@ -57,9 +57,9 @@ class Retrieved(HintSource):
     async def hint(self, group: Group, of: Sequence[Branch]) -> Hint | None:
         """Return the newest solutions, oldest first, or None if the task has none."""
         del of
-        found = group.library.solved(group.task.task_id)[-self.count :]
-        texts = ("\n\n".join(group.library.actions(trajectory)) for trajectory in found)
-        return Hint(tuple(texts), ends=True) if found else None
+        trajectories = group.library.solved(group.task.task_id)[-self.count :]
+        texts = ("\n\n".join(group.library.actions(trajectory)) for trajectory in trajectories)
+        return Hint(tuple(texts), ends=True) if trajectories else None
 
 
 RETRIEVAL = Recipe(

@@ -102,9 +102,9 @@ class _Rating(SideTask):
 
     def reward(self, text: str) -> float:
         """Return 1 for the right rating, -0.5 for another one, -1 without a rating."""
-        found = _RATING.findall(text)
+        ratings = _RATING.findall(text)
         try:
-            rating = float(found[-1]) if found else float("nan")
+            rating = float(ratings[-1]) if ratings else float("nan")
         except ValueError:
             rating = float("nan")
         if not np.isfinite(rating):

@@ -176,8 +176,8 @@ class TailRisk(StatefulComponent):
         if not len(totals):
             return state
         tracked = self._tracked(state)
-        own, moved = tracked_quantiles(tracked, totals, levels=_LEVELS, step_size=self.step_size)
-        return {"quantiles": (own if tracked is None else moved).tolist()}
+        batch_quantiles, updated = tracked_quantiles(tracked, totals, levels=_LEVELS, step_size=self.step_size)
+        return {"quantiles": (batch_quantiles if tracked is None else updated).tolist()}
 
     def _papers(self, rows: Rows) -> _Papers:
         groups, valid = rows.keys("group_id"), rows.valid
@@ -211,14 +211,19 @@ class TailRisk(StatefulComponent):
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Return the lower and upper quantile of each paper, and the quantiles of all levels."""
         tracked = self._tracked(state)
-        own = [group.quantile(totals, bundles, level)[bundles] for level in (self.low, self.high)]
+        bundle_quantiles = [group.quantile(totals, bundles, level)[bundles] for level in (self.low, self.high)]
         if not len(totals):
-            return own[0], own[1], np.zeros(0)
+            return bundle_quantiles[0], bundle_quantiles[1], np.zeros(0)
         curve, _ = tracked_quantiles(tracked, totals, levels=_LEVELS, step_size=self.step_size)
-        near = [int(np.argmin(np.abs(_LEVELS - level))) for level in (self.low, self.high)]
-        far = own if tracked is None else [np.full(len(totals), curve[place]) for place in near]
+        nearest_levels = [int(np.argmin(np.abs(_LEVELS - level))) for level in (self.low, self.high)]
+        reference_quantiles = (
+            bundle_quantiles if tracked is None else [np.full(len(totals), curve[place]) for place in nearest_levels]
+        )
         share = {"track": 1.0, "batch": 0.0, "mix": 0.5}[self.quantiles]
-        low, high = (share * theirs + (1.0 - share) * ours for theirs, ours in zip(far, own, strict=True))
+        low, high = (
+            share * reference + (1.0 - share) * bundle_quantile
+            for reference, bundle_quantile in zip(reference_quantiles, bundle_quantiles, strict=True)
+        )
         return low, high, curve
 
     def _shares(self, papers: _Papers) -> NDArray[np.float64]:

@@ -104,8 +104,8 @@ class ActionSurplus(BatchComponent):
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `advantage` on steps."""
         rows = Rows(batch, "step")
-        surplus = rows.values("action_value") - rows.values("state_value")
-        return rows.write(advantage=np.where(rows.valid, np.nan_to_num(surplus, nan=0.0), 0.0))
+        advantages = rows.values("action_value") - rows.values("state_value")
+        return rows.write(advantage=np.where(rows.valid, np.nan_to_num(advantages, nan=0.0), 0.0))
 
 
 @dataclass(frozen=True)
@@ -172,8 +172,8 @@ class ExpectedGain(WeightedLoss):
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Return minus the sum of weighted gains, and the metric `importance`."""
-        of = tokens.segments("sequence")
-        importance = of.spread(of.sum(tokens.log_ratio).clamp(max=20.0).exp())
+        sequences = tokens.segments("sequence")
+        importance = sequences.spread(sequences.sum(tokens.log_ratio).clamp(max=20.0).exp())
         loss = -(tokens.stream("weight_kl") * importance * tokens.stream("gain")).sum()
         return loss, metric_sums(tokens, importance=importance)
 

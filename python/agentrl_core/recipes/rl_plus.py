@@ -78,7 +78,7 @@ class MixtureExpert(Surrogate):
     exploration: float = option(0.5, at_least=0)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Return old log-probs and, if `prior` is None, the log-probs of the second behaviour policy."""
+        """Return the columns to read: old log-probs, and if `prior` is None, those of the second behaviour policy."""
         return ("old_logprob",) if self.prior is not None else ("old_logprob", token("other_logprob"))
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002

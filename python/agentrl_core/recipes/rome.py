@@ -1,4 +1,4 @@
-"""ROME (IPA, on ROLL): compute credit, ratios and masks for a whole message of the agent, its chunk (arXiv:2512.24873).
+"""ROME (IPA, on ROLL): compute credit, ratios and masks for each message of the agent as a whole (arXiv:2512.24873).
 
     G_c = r_c + G_{c+1},   A = G_c for all tokens of chunk c,   r_c the reward at its last token
     s_c = exp(mean of log p - log p_old over the chunk)
@@ -106,10 +106,10 @@ class FromChunks(TextMemory):
 
     def next(self, state: State, closed: IterationRecord) -> State:
         """Return the number of chunks to give for each task, one less if its group succeeded often enough."""
-        given = dict(state["given"])
+        chunk_counts = dict(state["given"])
         for task_id, count, share in read_notes(closed.finished, "began"):
-            given[task_id] = max(count - (share >= self.learned), 0)
-        return {"given": given}
+            chunk_counts[task_id] = max(count - (share >= self.learned), 0)
+        return {"given": chunk_counts}
 
     def anchor(self, member: int, chunks: int) -> int:
         """Return the number of expert chunks given to a member; members take the start positions in turn."""
@@ -119,17 +119,17 @@ class FromChunks(TextMemory):
         """Run all members, each after its given chunks; then the expert's trajectory, if no member succeeds."""
         expert = self.expert(group)
         chunks = len(expert.actions)
-        begun = self.recall(group)["given"].get(group.task.task_id, chunks - 1)
-        rolled = max(min(begun, chunks - 1), 0)
+        stored_count = self.recall(group)["given"].get(group.task.task_id, chunks - 1)
+        rollback_count = max(min(stored_count, chunks - 1), 0)
         branches = []
         for member in range(group.size):
-            count = self.anchor(member, chunks) if self.kind == "parallel" else rolled
+            count = self.anchor(member, chunks) if self.kind == "parallel" else rollback_count
             facts = {"given": float(count), "expert": 0.0}
             branches.append(group.start(prefix=self.begins(group, expert, count), facts=facts))
         await group.run(branches)
         share = sum(bool(branch.success) for branch in branches) / len(branches)
         if self.kind == "rollback" and chunks:
-            self.note(group, "began", [group.task.task_id, rolled, share], branches[0])
+            self.note(group, "began", [group.task.task_id, rollback_count, share], branches[0])
         if self.imitate and chunks and not share:
             facts = {"given": 0.0, "expert": 1.0}
             await group.run([group.start(origin="expert", facts=facts)], lambda branch: self.imitated(branch, expert))

@@ -88,8 +88,8 @@ class AnsweredTurns(BatchComponent):
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with `keep` set to 0 for tokens of turns without feedback."""
-        tokens, answered = Rows(batch, "token"), Rows(batch, "step").is_known("reward")
-        return tokens.keep(answered[tokens.within("step")])
+        tokens, has_feedback = Rows(batch, "token"), Rows(batch, "step").is_known("reward")
+        return tokens.keep(has_feedback[tokens.within("step")])
 
 
 ROSA = Recipe(

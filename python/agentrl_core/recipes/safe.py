@@ -94,18 +94,18 @@ class PredictivePenalty(Controller):
         """Return the state after one measurement of the metrics."""
         divergence, entropy, reward = metrics
         smooth = 0.9 * state["kl"] + 0.1 * divergence
-        average, error, integral, moved = reward, 0.0, 0.0, 0.0
+        average, error, integral, adjustment = reward, 0.0, 0.0, 0.0
         if state["average"] is not None:
             average = 0.95 * state["average"] + 0.05 * reward
             error = average - state["average"] - 0.001
             integral = min(max(state["integral"] + error, -1.0), 1.0)
-            moved = 0.3 * error + 0.01 * integral + 0.05 * (error - state["error"])
+            adjustment = 0.3 * error + 0.01 * integral + 0.05 * (error - state["error"])
         rewards = [*state["rewards"], reward][-2 * self.window :]
-        threshold = min(max((0.3 + moved) * self._phase(rewards), 0.1), 0.6)
+        threshold = min(max((0.3 + adjustment) * self._phase(rewards), 0.1), 0.6)
         gate = max(0.5, self.entropy_floor / (entropy + 0.1))
         price = max(0.2 * (smooth - threshold) * gate, self.at_least)
-        found = {"value": price, "kl": smooth, "average": average, "error": error, "integral": integral}
-        return {**found, "rewards": rewards}
+        new_state = {"value": price, "kl": smooth, "average": average, "error": error, "integral": integral}
+        return {**new_state, "rewards": rewards}
 
     def _phase(self, rewards: list[float]) -> float:
         if len(rewards) < self.window:

@@ -63,10 +63,10 @@ class Smooth(Surrogate):
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """Return the smooth gate of each token, for positive and for negative advantages."""
-        away = log_ratio.exp() - 1.0
+        deviation = log_ratio.exp() - 1.0
         return (
-            torch.sigmoid(self.positive * away) * (4.0 / self.positive),
-            torch.sigmoid(self.negative * away) * (4.0 / self.negative),
+            torch.sigmoid(self.positive * deviation) * (4.0 / self.positive),
+            torch.sigmoid(self.negative * deviation) * (4.0 / self.negative),
         )
 
 

@@ -85,31 +85,31 @@ class SharedExperience(Rollout):
 
     async def cohort(self, groups: Cohort) -> None:
         """Replay external groups, roll out this node's own groups for the rest, and write these for other nodes."""
-        wanted = int(self.external * len(groups)) if self.folder else 0
+        num_external = int(self.external * len(groups)) if self.folder else 0
         replayed = 0
-        if wanted:
+        if num_external:
 
             async def offered() -> list[dict[str, Any]]:
                 return self.offered()
 
             lines = await groups.side_effect("offered", offered)
             order = sorted(range(len(lines)), key=lambda line: groups.uniform("shared", line))
-            found: list[bool] = []
+            outcomes: list[bool] = []
             for line in order:
-                if sum(found) == wanted:
+                if sum(outcomes) == num_external:
                     break
 
                 async def replay(group: Group, line: int = line) -> None:
-                    found.append(await self.replay(group, lines[line]))
+                    outcomes.append(await self.replay(group, lines[line]))
 
-                await groups.run_each(replay, [groups[len(groups) - 1 - sum(found)]])
-            replayed = sum(found)
-        own = groups[: len(groups) - replayed]
-        await groups.run_each(self.group, own)
+                await groups.run_each(replay, [groups[len(groups) - 1 - sum(outcomes)]])
+            replayed = sum(outcomes)
+        own_groups = groups[: len(groups) - replayed]
+        await groups.run_each(self.group, own_groups)
         if self.folder:
 
             async def write() -> int:
-                return self.write(own)
+                return self.write(own_groups)
 
             await groups.side_effect("written", write)
 
@@ -119,7 +119,7 @@ class SharedExperience(Rollout):
             task, attempts = Task(**{**line["task"], "solution": ()}), line["attempts"]
         except (KeyError, TypeError) as error:
             raise InvalidInputError(
-                f"SharedExperience: {self.folder} has a line that is not a group ({error!r}); remove it"
+                f"SharedExperience: {self.folder} has a line that is not a group ({error!r}): {line!r:.60}; remove it"
             ) from None
         derived = await group.spawn(task, size=len(attempts), program=_ReplayedExperience(json.dumps(attempts)))
         return any(branch.status != "pruned" for branch in derived.branches)

@@ -56,10 +56,10 @@ class FirstBadStep(JudgeLocator):
 
     async def locate(self, group: Group, branch: Branch) -> ErrorLocation | None:
         """Return the first step below the threshold; None if there is none, or if it is the first of all steps."""
-        found = await super().locate(group, branch)
-        if found is None or not found.step.number:
+        location = await super().locate(group, branch)
+        if location is None or not location.step.number:
             return None
-        return found._replace(share=found.share * (found.step.number + 1) / found.step.number)
+        return location._replace(share=location.share * (location.step.number + 1) / location.step.number)
 
 
 @dataclass(frozen=True)

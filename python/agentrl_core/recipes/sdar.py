@@ -86,11 +86,11 @@ class GatedDistillation(WeightedLoss):
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the sum of the gated log-ratios of all rows, and metrics."""
-        away = tokens.log_ratio_to("teacher_logprob")
-        gate = torch.sigmoid(-self.sharpness * away.detach())
-        value = -(tokens.stream("weight_kl") * gate * away).sum()
+        log_ratio = tokens.log_ratio_to("teacher_logprob")
+        gate = torch.sigmoid(-self.sharpness * log_ratio.detach())
+        value = -(tokens.stream("weight_kl") * gate * log_ratio).sum()
         gates = torch.where(tokens.trained, gate, 0.0)
-        return value, metric_sums(tokens, entropy=tokens.entropy, teacher_kl=away, gate=gates)
+        return value, metric_sums(tokens, entropy=tokens.entropy, teacher_kl=log_ratio, gate=gates)
 
 
 SDAR = Recipe(

@@ -107,9 +107,9 @@ class DeviationSwitch(Controller):
         recent = [*state["recent"], metrics[0]][-self.window :]
         mean = math.fsum(recent) / len(recent)
         deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in recent) / len(recent))
-        away = metrics[0] - mean if self.side == "above" else abs(metrics[0] - mean)
-        unlike = len(recent) == self.window and away >= self.threshold * (deviation + 1e-8)
-        return {"value": max(state["value"], float(unlike)), "recent": recent}
+        distance = metrics[0] - mean if self.side == "above" else abs(metrics[0] - mean)
+        is_outlier = len(recent) == self.window and distance >= self.threshold * (deviation + 1e-8)
+        return {"value": max(state["value"], float(is_outlier)), "recent": recent}
 
     def value(self, state: State) -> float:
         """Return 1 if the metric has differed from its recent values, otherwise 0."""

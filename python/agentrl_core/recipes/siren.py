@@ -8,7 +8,7 @@ Equations:
     Read: the authors' code, and a digest; the paper's text was not read.
 
     - C1 and C2, top-p mask and entropy in it: the model output `top_p_entropy`, which keeps the token that reaches p;
-      `model.top_p_entropy(include_crossing=False)` drops it, as the code does.
+      `model.logit_statistics.top_p_entropy(include_crossing=False)` drops it, as the code does.
     - C3, peak mask: `EntropyAnchor`, with quantile 0.8 of the response.
     - C4, aggregate: `EntropyAnchor`; a response without a peak does not count, as in the digest; in the code it counts
       as 0.
@@ -83,9 +83,9 @@ class EntropyAnchor(EntropyTerm):
 
         L = coefficient * (mean over responses of the mean over peaks of H - anchor)^2
 
-    H is the model output `top_p_entropy` (see `model.answers`). The peaks of a response are its tokens with H above its
-    `quantile`; responses without a peak do not count. The square is computed over all rows of the update, not for each
-    pack (`Update.gradient_cached`). It is not weighted, and is 0 if there are no peaks.
+    H is the model output `top_p_entropy` (see `model.logit_statistics`). The peaks of a response are its tokens with H
+    above its `quantile`; responses without a peak do not count. The square is computed over all rows of the update, not
+    for each pack (`Update.gradient_cached`). It is not weighted, and is 0 if there are no peaks.
 
     Args:
         coefficient: factor of the penalty, above 0.

@@ -86,8 +86,8 @@ class BestAndWorst(BatchComponent):
         counts = np.bincount(groups)
         places = np.empty(len(scored), np.int64)
         places[order] = np.arange(len(scored)) - (np.cumsum(counts) - counts)[groups[order]]
-        stay = np.maximum(np.floor(self.share * counts), 2)
-        best, worst = stay // 2, stay - stay // 2
+        num_kept = np.maximum(np.floor(self.share * counts), 2)
+        best, worst = num_kept // 2, num_kept - num_kept // 2
         kept = np.zeros(len(rows), np.bool_)
         kept[scored] = (places < best[groups]) | (places >= (counts - worst)[groups])
         batch = rows.write(selected_score=np.where(kept, rows.values("score"), np.nan))

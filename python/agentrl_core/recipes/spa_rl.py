@@ -119,9 +119,9 @@ class ProgressLoss(WeightedLoss):
         sequences, steps = tokens.segments("sequence"), tokens.segments("step")
         last = tokens.trained & (steps.following(torch.ones_like(tokens.logprob)) == 0)
         total = sequences.sum(torch.where(last, tokens.output("value"), 0.0))
-        away = (total - sequences.mean(tokens.stream("score"))).square()
-        loss = (sequences.sum(tokens.stream("weight_kl")) * away).sum()
-        return loss, metric_sums(tokens, value_error=sequences.spread(away))
+        squared_error = (total - sequences.mean(tokens.stream("score"))).square()
+        loss = (sequences.sum(tokens.stream("weight_kl")) * squared_error).sum()
+        return loss, metric_sums(tokens, value_error=sequences.spread(squared_error))
 
 
 SPA_RL = Recipe(

@@ -1,4 +1,4 @@
-r"""SPARK: train the same model to judge and to reflect, on rollouts that are made anyway (arXiv:2509.22624).
+r"""SPARK: train the same model to judge and to reflect, on the same rollouts (arXiv:2509.22624).
 
 After the solutions of a batch come items made from them: tasks with as many answers as the group has solutions, trained
 in the same update and with advantages by the same rule:
@@ -82,8 +82,8 @@ class Label(SideTask):
 
     def reward(self, text: str) -> float:
         """Return 1 if the last boxed text is the label, else 0."""
-        found = _BOXED.findall(text)
-        return float(bool(found) and found[-1].strip().lower() == self.label.lower())
+        boxed = _BOXED.findall(text)
+        return float(bool(boxed) and boxed[-1].strip().lower() == self.label.lower())
 
 
 @dataclass(frozen=True)
@@ -134,8 +134,8 @@ class JudgeAndReflect(Rollout):
 
     def result_of(self, text: str) -> str:
         """Return the result of a solution, or an empty text if it has none."""
-        found = [next(filter(None, match.groups()), "") for match in re.finditer(self.result, text, re.DOTALL)]
-        return found[-1].strip() if found else ""
+        results = [next(filter(None, match.groups()), "") for match in re.finditer(self.result, text, re.DOTALL)]
+        return results[-1].strip() if results else ""
 
     async def group(self, group: Group) -> None:
         """Run the solutions of a group."""
@@ -150,8 +150,8 @@ class JudgeAndReflect(Rollout):
         judged = [row for row in rows if any(kinds[row])][: self.judgements]
         half = (len(groups) + 1) // 2
         failed = [self.failed(group, known) for group, known in zip(groups, scores, strict=True)]
-        seen = [failed[row] if row < half else kinds[row][1] for row in range(len(groups))]
-        looked_at = [row for row in rows if seen[row]][: self.reflections]
+        to_reflect = [failed[row] if row < half else kinds[row][1] for row in range(len(groups))]
+        looked_at = [row for row in rows if to_reflect[row]][: self.reflections]
         numbers = {group.name: row for row, group in enumerate(groups)}
 
         async def items(group: Group) -> None:
@@ -160,7 +160,7 @@ class JudgeAndReflect(Rollout):
             if row in judged:
                 await self.judge(group, right, wrong)
             if row in looked_at:
-                await self.look_again(group, seen[row], whole=row < half)
+                await self.look_again(group, to_reflect[row], whole=row < half)
 
         await groups.run_each(items)
 
@@ -171,7 +171,7 @@ class JudgeAndReflect(Rollout):
             for branch, score in zip(group.branches, scores.tolist(), strict=True)
             if np.isfinite(score) and self.result_of(branch.text)
         ]
-        return [branch for branch, won in known if won], [branch for branch, won in known if not won]
+        return [branch for branch, solved in known if solved], [branch for branch, solved in known if not solved]
 
     def failed(self, group: Group, scores: NDArray[np.float64]) -> list[Branch]:
         """Return the wrong solutions, with or without a result."""
@@ -198,18 +198,18 @@ class JudgeAndReflect(Rollout):
             question = self.pair.format(question=group.prompt, first=first, second=second)
             about = ordered[0]
         else:
-            won = bool(right) and (not wrong or group.uniform("polarity") < 0.5)
-            about = _one(group, "judged", right if won else wrong)
+            is_right = bool(right) and (not wrong or group.uniform("polarity") < 0.5)
+            about = _one(group, "judged", right if is_right else wrong)
             question = self.alone.format(question=group.prompt, answer=self.result_of(about.text))
-            label = "yes" if won else "no"
+            label = "yes" if is_right else "no"
         task = Task(f"{group.task.task_id}/judgement", question, "judgement", group.task.payload)
         await group.spawn(task, size=group.size, parent=about, program=Label("recycled", label=label))
 
     async def look_again(self, group: Group, wrong: Sequence[Branch], *, whole: bool) -> None:
         """Run an item that reflects on a wrong solution, and shows the whole solution or only its result."""
         about = _one(group, "reflected", wrong)
-        shown = about.text if whole else self.result_of(about.text)
-        await group.spawn(group.task, size=group.size, parent=about, program=_Reflection(self.reflect, shown))
+        solution_text = about.text if whole else self.result_of(about.text)
+        await group.spawn(group.task, size=group.size, parent=about, program=_Reflection(self.reflect, solution_text))
 
 
 @dataclass(frozen=True)

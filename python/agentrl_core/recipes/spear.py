@@ -92,7 +92,7 @@ class RecalibratedBurst(Replay):
     coefficient: float = option(1.0, at_least=0)
 
     def own_makes(self) -> Iterable[Column]:
-        """Return the column of the advantages of stored draws."""
+        """Return the column that is made: `recalibrated`, the advantages of stored draws."""
         return (draw("recalibrated"),)
 
     def initial_state(self) -> State:
@@ -104,8 +104,8 @@ class RecalibratedBurst(Replay):
         if not len(state["means"]):
             return None
         median = float(np.median(state["means"]))
-        kept = self.memory.drawable(state["memory"], int(np.asarray(batch.column("iteration", "draw"))[0]))
-        better = kept.take(kept.score > median)
+        stored = self.memory.drawable(state["memory"], int(np.asarray(batch.column("iteration", "draw"))[0]))
+        better = stored.take(stored.score > median)
         if len(better) <= 1.5 * self.size or len(better) < 2:
             return None
         rows, probability = self.memory.draw(better, min(1 << (len(better).bit_length() - 1), self.size), key)
@@ -126,7 +126,7 @@ class RecalibratedBurst(Replay):
         if STORED.holds(batch).any():
             state = {**state, "memory": self.memory.initial_state()}
         used = np.nan_to_num(np.asarray(finished.column(self.tools, "draw"), np.float64)) >= 1.0
-        seen = replace(closed, finished=finished.select_draws(np.flatnonzero(used)))
+        with_tools = replace(closed, finished=finished.select_draws(np.flatnonzero(used)))
         rows = MemoryRows.of(finished.select_draws(np.flatnonzero(FRESH.holds(finished))), closed.iteration)
         known = rows.take(np.isfinite(rows.score))
         _, groups = np.unique(known.group_id, return_inverse=True)
@@ -134,10 +134,10 @@ class RecalibratedBurst(Replay):
         counts = state["counts"]
         # Old means are removed before new ones are added, so there may be one iteration too many, as in the code.
         first = int((np.cumsum(counts[::-1])[::-1] > self.baseline).sum())
-        stay = int(counts[first:].sum())
+        num_kept = int(counts[first:].sum())
         return {
-            "memory": self.memory.next(state["memory"], seen),
-            "means": np.concatenate([state["means"][len(state["means"]) - stay :], means]),
+            "memory": self.memory.next(state["memory"], with_tools),
+            "means": np.concatenate([state["means"][len(state["means"]) - num_kept :], means]),
             "counts": np.append(counts[first:], len(means)).astype(np.int64),
         }
 
@@ -158,8 +158,8 @@ class StoredAdvantage(BatchComponent):
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `advantage` of stored draws."""
         rows = Rows(batch, "draw")
-        found = rows.values("recalibrated") if batch.has("recalibrated", "draw") else np.zeros(len(rows))
-        return rows.write(advantage=found)
+        advantages = rows.values("recalibrated") if batch.has("recalibrated", "draw") else np.zeros(len(rows))
+        return rows.write(advantage=advantages)
 
 
 _POLICY = Policy(

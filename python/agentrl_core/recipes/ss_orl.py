@@ -94,19 +94,20 @@ class ImputedActions(Rollout):
         """Roll out one trajectory, and for each recorded action a group that trains the inverse model on it."""
         actions, labelled = list(group.task.solution), bool(group.task.solution)
         if not labelled:
-            seen = await self.looked_at(group)
+            observations = await self.looked_at(group)
             actions = [
-                await ask_agent(group, self.question_of(seen, step), agent=self.agent) for step in range(len(seen))
+                await ask_agent(group, self.question_of(observations, step), agent=self.agent)
+                for step in range(len(observations))
             ]
         origin: Literal["expert", "imported"] = "expert" if labelled else "imported"
         [branch] = await group.run(
             [group.start(origin=origin, facts={"imputed": float(not labelled), "inverse": 0.0})],
             lambda branch: _taken(branch, actions),
         )
-        seen = _seen(branch)
+        observations = _seen(branch)
         for step, turn in enumerate(branch.turns if labelled else ()):
             task = replace(group.task, task_id=f"{group.task.task_id}/action {step}")
-            program = _Answered(question=self.question_of(seen, step), answer=turn.text, agent=self.agent)
+            program = _Answered(question=self.question_of(observations, step), answer=turn.text, agent=self.agent)
             await group.spawn(task, program=program, parent=branch)
 
     async def looked_at(self, group: Group) -> list[str]:

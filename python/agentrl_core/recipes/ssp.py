@@ -151,8 +151,8 @@ class SearchSelfPlay(TextMemory):
         texts = [read, *noise]
         text = "\n\n".join(texts[place] for place in _shuffled(group, "order", len(texts)))
         check = _Informed(template=self.checking, text=text)
-        found = await group.spawn(task, program=check, parent=proposer, role="helper")
-        return bool(found.branches[0].success)
+        check_group = await group.spawn(task, program=check, parent=proposer, role="helper")
+        return bool(check_group.branches[0].success)
 
     async def solved(self, group: Group, task: Task, proposer: Branch) -> float:
         """Return the share of solvers that find the answer, and note the question for the pool."""
@@ -165,16 +165,16 @@ class SearchSelfPlay(TextMemory):
     def earlier(self, group: Group) -> Task | None:
         """Return a random question of the pool, or None if the pool is empty."""
         pool = self.recall(group)["pool"]
-        chosen = [tried for tried in pool if tried["share"] <= self.reuse_at_most] or pool
+        chosen = [entry for entry in pool if entry["share"] <= self.reuse_at_most] or pool
         return Task(**chosen[int(group.uniform("earlier") * len(chosen))]["task"]) if chosen else None
 
     async def proposed(self, proposer: Branch) -> str | None:
         """Return the question, which is not sent to the environment, or None if there is none or it is empty."""
         while True:
             await proposer.generate()
-            found = _QUESTION.findall(proposer.text)
-            if found:
-                return str(found[-1]).strip() or None
+            questions = _QUESTION.findall(proposer.text)
+            if questions:
+                return str(questions[-1]).strip() or None
             turn = await proposer.submit()
             if turn.over:
                 return None

@@ -82,8 +82,8 @@ class EntropyChange(Mask):
         edge = 1e-8
         probability = tokens.logprob.detach().exp().clamp(edge, 1.0 - edge)
         old = tokens.stream("old_logprob").exp().clamp(edge, 1.0 - edge)
-        away = probability.log() + tokens.entropy.detach()
-        change = (tokens.advantage * probability / old * (1.0 - probability) * away).abs()
+        centred_logprob = probability.log() + tokens.entropy.detach()
+        change = (tokens.advantage * probability / old * (1.0 - probability) * centred_logprob).abs()
         rows = tokens.segments("all")
         largest = rows.spread(rows.maximum(change))
         if self.kind == "exponential":

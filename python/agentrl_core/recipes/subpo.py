@@ -23,7 +23,7 @@ Differs:
     - State after the last action: no step begins in it; the environment must reward its gain.
     - Entropy bonus: its weight is 0 in the settings of the code; none here.
 
-Needs: states of steps (`Environment.state_key`), and rewards of steps.
+Needs: states of steps (`Episode.state_key`), and rewards of steps.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class FirstVisits(BatchComponent):
         first = np.zeros(len(rows), dtype=np.bool_)
         first[np.unique(visited, return_index=True)[1]] = True
         if self.of_next:
-            ahead, first = first, np.zeros(len(rows), dtype=np.bool_)
-            first[:-1] = ahead[1:] & (rows.draws[1:] == rows.draws[:-1])
+            first_visits, first = first, np.zeros(len(rows), dtype=np.bool_)
+            first[:-1] = first_visits[1:] & (rows.draws[1:] == rows.draws[:-1])
         scores = rows.values("step_score")
         return rows.write(step_score=np.where(first, np.nan_to_num(scores, nan=0.0) + self.coefficient, scores))
 

@@ -1,4 +1,4 @@
-"""TCOD: distil a teacher on the first turns of the policy's own trajectories, and on more of them step by step.
+"""TCOD: distil a teacher on the first k turns of the policy's own trajectories, with k growing.
 
 The errors of a small policy add up over turns, until its teacher meets states that it cannot handle. So a trajectory
 has at most k turns, and k grows (arXiv:2604.24005, its variant from front to back):

@@ -83,9 +83,9 @@ def estimate(critic: nn.Module, policy: nn.Module | None = None) -> Callable[[An
         if policy is not None:
             best = cast("Tensor", pack.run(policy, outputs=("likeliest",)).likeliest)
             pack = replace(pack.to(best.device), target=best, _copies={})
-        found = pack.run(critic, outputs=("soft_value",))
-        scale = pack.to(found.logprob.device).streams.inverse_temperature
-        return cast("Tensor", found.soft_value + found.logprob / scale)
+        outputs = pack.run(critic, outputs=("soft_value",))
+        scale = pack.to(outputs.logprob.device).streams.inverse_temperature
+        return cast("Tensor", outputs.soft_value + outputs.logprob / scale)
 
     return answer
 
@@ -126,14 +126,16 @@ class TwinTargets(BatchComponent):
         places = np.flatnonzero(rows.valid)
         steps, draws = rows.within("step")[places], rows.draws[places]
         smaller = np.minimum(rows.values("first_estimate"), rows.values("second_estimate"))[places]
-        ahead = np.append(smaller[1:], 0.0)[: len(places)]
+        next_estimate = np.append(smaller[1:], 0.0)[: len(places)]
         inside, goes_on = (np.append(ids[1:] == ids[:-1], False)[: len(places)] for ids in (steps, draws))
         after = np.minimum(turns.values("first_estimate_after"), turns.values("second_estimate_after"))
         after = np.where(turns.flags("truncated"), after, 0.0)[steps]
-        paid = np.nan_to_num(turns.values("reward"), nan=0.0)[steps] + self.gamma * np.where(goes_on, ahead, after)
+        end_target = np.nan_to_num(turns.values("reward"), nan=0.0)[steps] + self.gamma * np.where(
+            goes_on, next_estimate, after
+        )
         advantage, target = np.zeros(len(rows)), np.zeros(len(rows))
         advantage[places] = rows.values("estimate")[places]
-        target[places] = np.where(inside, ahead, paid)
+        target[places] = np.where(inside, next_estimate, end_target)
         return rows.write(advantage=advantage, **{"return": target})
 
 

@@ -109,18 +109,18 @@ class LearningProgress(Tracker):
         """Return the state after an iteration."""
         visits = visits.subset(~np.isnan(visits.rewards))
         last, progress, count = (grown(state[name], visits.known, 0) for name in ("last", "progress", "count"))
-        at, returns = visits.places, visits.sums(visits.rewards) / np.maximum(visits.counts, 1)
-        moved = (count[at] > 0) | self.from_zero
-        change = np.abs(returns - last[at])
-        progress[at] = np.where(moved, (1 - self.rate) * progress[at] + self.rate * change, 0.0)
-        last[at] = returns
-        count[at] += 1
+        places, returns = visits.places, visits.sums(visits.rewards) / np.maximum(visits.counts, 1)
+        has_previous = (count[places] > 0) | self.from_zero
+        change = np.abs(returns - last[places])
+        progress[places] = np.where(has_previous, (1 - self.rate) * progress[places] + self.rate * change, 0.0)
+        last[places] = returns
+        count[places] += 1
         return {"last": last, "progress": progress, "count": count}
 
     def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
         """Return the absolute learning progress of each task."""
-        seen = candidates.read(state["count"], 0) > 0
-        return np.where(seen, candidates.read(state["progress"], self.unseen), self.unseen)
+        visited = candidates.read(state["count"], 0) > 0
+        return np.where(visited, candidates.read(state["progress"], self.unseen), self.unseen)
 
 
 TEACH_MY_AGENT = Recipe(

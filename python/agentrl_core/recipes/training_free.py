@@ -185,17 +185,17 @@ class Experiences(TextMemory):
 
     def applied(self, texts: Sequence[str], plan: Sequence[Mapping[str, Any]]) -> list[str]:
         """Return the experiences after the operations of a plan, applied in order."""
-        found = dict(enumerate(texts))
+        experiences = dict(enumerate(texts))
         for place, each in enumerate(plan, len(texts)):
             if not each["text"]:
                 continue
             if each["operation"] == "DELETE":
-                found.pop(each["id"], None)
-            elif each["operation"] == "UPDATE" and each["id"] in found:
-                found[each["id"]] = each["text"]
+                experiences.pop(each["id"], None)
+            elif each["operation"] == "UPDATE" and each["id"] in experiences:
+                experiences[each["id"]] = each["text"]
             else:
-                found[place] = each["text"]
-        return list(found.values())
+                experiences[place] = each["text"]
+        return list(experiences.values())
 
 
 def operations(text: str) -> list[dict[str, Any]]:
@@ -206,7 +206,7 @@ def operations(text: str) -> list[dict[str, Any]]:
         >>> operations('{"operation": "ADD", "text": "Check."} {"operation": "NONE"} {"oper')
         [{'operation': 'ADD', 'id': None, 'text': 'Check.'}]
     """
-    found = []
+    parsed = []
     for part in _OBJECT.findall(text):
         try:
             entry = json.loads(part)
@@ -214,8 +214,8 @@ def operations(text: str) -> list[dict[str, Any]]:
             continue
         number, content = entry.get("id"), entry.get("text", "")
         if entry.get("operation") in OPERATIONS and type(number) in (int, type(None)) and isinstance(content, str):
-            found.append({"operation": entry["operation"], "id": number, "text": content.strip()})
-    return found
+            parsed.append({"operation": entry["operation"], "id": number, "text": content.strip()})
+    return parsed
 
 
 def _numbered(texts: Sequence[str]) -> str:

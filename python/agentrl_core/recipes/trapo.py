@@ -101,8 +101,8 @@ class SimilarCurves(StatefulComponent):
     def add_columns(self, state: State, batch: Batch) -> Batch:
         """Return `batch` with a changed `score`, and `pass_rate`: each task's mean score by label or majority vote."""
         rows = Rows(batch, "draw")
-        own, scores, tasks = rows.flags(self.labelled), rows.values("score"), rows.names("task_id")
-        scores = np.where(own, scores, _majority(rows))
+        is_labelled, scores, tasks = rows.flags(self.labelled), rows.values("score"), rows.names("task_id")
+        scores = np.where(is_labelled, scores, _majority(rows))
         known = np.isfinite(scores)
         names, place = np.unique(tasks, return_inverse=True)
         counts = np.bincount(place, known, minlength=len(names))
@@ -110,13 +110,15 @@ class SimilarCurves(StatefulComponent):
         curves = {
             kind: {
                 name: [*state[kind].get(name, []), float(rate)]
-                for name, rate, of_task, count in zip(names.tolist(), rates, _any(own, place), counts, strict=True)
+                for name, rate, of_task, count in zip(
+                    names.tolist(), rates, _any(is_labelled, place), counts, strict=True
+                )
                 if count and of_task == (kind == "labelled")
             }
             for kind in ("labelled", "unlabelled")
         }
-        kept = self.kept(state, curves["labelled"], curves["unlabelled"]) | set(curves["labelled"])
-        stays = np.array([name in kept for name in names], np.bool_)[place]
+        trained_tasks = self.kept(state, curves["labelled"], curves["unlabelled"]) | set(curves["labelled"])
+        stays = np.array([name in trained_tasks for name in names], np.bool_)[place]
         return rows.write(score=np.where(stays, scores, np.nan), pass_rate=np.where(known, rates[place], np.nan))
 
     def kept(
@@ -129,7 +131,9 @@ class SimilarCurves(StatefulComponent):
         if not candidates or not references:
             return set()
         length = min(map(len, (*references, *candidates.values())))
-        curves, anchors = (np.array([c[:length] for c in of], np.float64) for of in (candidates.values(), references))
+        curves, anchors = (
+            np.array([c[:length] for c in curve_set], np.float64) for curve_set in (candidates.values(), references)
+        )
         if self.similarity == "mean_curve":
             similar = _directions(curves) @ _directions(anchors.mean(axis=0, keepdims=True))[0]
         else:
@@ -143,7 +147,7 @@ class SimilarCurves(StatefulComponent):
         rows = Rows(closed.batch, "draw")
         if not len(rows) or not closed.batch.has("pass_rate", "draw"):
             return state
-        following = {kind: dict(state[kind]) for kind in ("labelled", "unlabelled")}
+        new_state = {kind: dict(state[kind]) for kind in ("labelled", "unlabelled")}
         chosen, seen = set(state["chosen"]), set[str]()
         columns = zip(
             rows.names("task_id"),
@@ -152,15 +156,15 @@ class SimilarCurves(StatefulComponent):
             np.isfinite(rows.values("score")).tolist(),
             strict=True,
         )
-        for name, own, rate, scored in columns:
+        for name, is_labelled, rate, scored in columns:
             if name in seen or rate != rate:  # noqa: PLR0124 - NaN: none of its rollouts has a score
                 continue
             seen.add(name)
-            curves = following["labelled" if own else "unlabelled"]
+            curves = new_state["labelled" if is_labelled else "unlabelled"]
             curves[name] = [*curves.get(name, []), rate]
-            if not own:
+            if not is_labelled:
                 chosen = chosen | {name} if scored else chosen - {name}
-        return {**following, "chosen": sorted(chosen)}
+        return {**new_state, "chosen": sorted(chosen)}
 
 
 def _majority(rows: Rows) -> NDArray[np.float64]:
@@ -175,8 +179,8 @@ def _majority(rows: Rows) -> NDArray[np.float64]:
 
 def _any(flags: NDArray[np.bool_], place: NDArray[Any]) -> NDArray[np.bool_]:
     """Return for each group whether any of its flags is set."""
-    found: NDArray[np.bool_] = np.bincount(place, flags) > 0
-    return found
+    any_set: NDArray[np.bool_] = np.bincount(place, flags) > 0
+    return any_set
 
 
 def _standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -90,8 +90,8 @@ class TreeExpansion(Rollout):
 def _nodes(branch: Branch) -> list[tuple[Branch, Position]]:
     """Return the positions at which to fork a branch: before each of its own turns, except the first of a fork."""
     inherited = 0 if branch.parent is None else branch.key[-2]
-    own = [turn for turn in branch.turns if turn.begin.tokens >= inherited]
-    return [(branch, turn.begin) for turn in own[0 if branch.parent is None else 1 :]]
+    own_turns = [turn for turn in branch.turns if turn.begin.tokens >= inherited]
+    return [(branch, turn.begin) for turn in own_turns[0 if branch.parent is None else 1 :]]
 
 
 TREE_GRPO = Recipe(

@@ -73,8 +73,8 @@ class TeacherPrefixes(Rollout):
 
     async def group(self, group: Group) -> None:
         """Run branches to their ends, each from a start in the search."""
-        found = StoredSearches(self.teacher).find(group.task.task_id)
-        if found is None:
+        search = StoredSearches(self.teacher).find(group.task.task_id)
+        if search is None:
             warnings.warn(
                 f"tree_opo.TeacherPrefixes: teacher={self.teacher!r} has no search of some tasks, whose branches start "
                 "at the prompt; give the folder of a run whose closed iterations have searches of these tasks",
@@ -83,7 +83,7 @@ class TeacherPrefixes(Rollout):
             )
             await group.run(group.start_many(group.size, facts={"prefix_value": 0.0}))
             return
-        batch, group_id = found
+        batch, group_id = search
         tree = SearchTree.of(batch, group_id)
         values = tree.value if self.value == "mean" else tree.best
         first = (tree.parent < 0) & np.isfinite(values)
@@ -130,9 +130,9 @@ class PrefixBaseline(BatchComponent):
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with the column `advantage` on draws."""
         rows = Rows(batch, "draw")
-        better = rows.values("score") - self.alpha * np.nan_to_num(rows.values("prefix_value"))
-        compared = Normalisation(scale="none").compare(better, rows.keys("group_id"), valid=rows.valid)
-        return rows.write(advantage=compared)
+        shifted_scores = rows.values("score") - self.alpha * np.nan_to_num(rows.values("prefix_value"))
+        advantages = Normalisation(scale="none").compare(shifted_scores, rows.keys("group_id"), valid=rows.valid)
+        return rows.write(advantage=advantages)
 
 
 TREE_OPO = Recipe(

@@ -90,8 +90,8 @@ class SegmentTree(BudgetedRollout):
     async def _segment(self, branch: Branch) -> None:
         """Generate one segment, and submit the action if it ended."""
         segment = await branch.generate(max_tokens=self.tokens)
-        whole = segment is None or segment.finish_reason == "stop" or len(segment.tokens) < self.tokens
-        if whole and not branch.over:
+        is_complete = segment is None or segment.finish_reason == "stop" or len(segment.tokens) < self.tokens
+        if is_complete and not branch.over:
             await branch.submit()
 
     def _fallback(self, group: Group, ends: list[tuple[Branch, Position]]) -> Branch:

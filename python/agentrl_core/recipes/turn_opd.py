@@ -132,10 +132,10 @@ class AdaptiveDepth(Rollout, Stateful):
             return dict(state)
         draws = Rows(closed.batch, "draw")
         depths = np.diff(closed.batch.offsets("step")) - 1
-        ended = np.sort(depths[draws.values("success") == 1.0])
+        solved_depths = np.sort(depths[draws.values("success") == 1.0])
         covered = state["covered"]
-        if len(ended) >= self.successes:
-            covered = float(ended[int(np.ceil(self.coverage * len(ended) - 1e-9)) - 1])
+        if len(solved_depths) >= self.successes:
+            covered = float(solved_depths[int(np.ceil(self.coverage * len(solved_depths) - 1e-9)) - 1])
         if covered is None:
             return {"covered": None, "depth": None}
         measured = max(float(self.taught(closed.batch)), covered)
@@ -154,13 +154,13 @@ class AdaptiveDepth(Rollout, Stateful):
                 "turn_opd.AdaptiveDepth: the batch has no column 'teacher_logprob', which the depth follows; annotate "
                 "it before the credit: batch = arl.annotate(batch, 'teacher_logprob', teacher, top_k=64)"
             )
-        away = tokens.values("behaviour_logprob") - tokens.values("teacher_logprob")
-        known = tokens.flags("trainable") & np.isfinite(away)
+        log_ratio = tokens.values("behaviour_logprob") - tokens.values("teacher_logprob")
+        known = tokens.flags("trainable") & np.isfinite(log_ratio)
         offsets = batch.offsets("step")
         number = np.arange(offsets[-1]) - np.repeat(offsets[:-1], np.diff(offsets))
         turn, most = number[tokens.within("step")], int(number.max(initial=0)) + 1
         counts = np.bincount(turn[known], minlength=most)
-        totals = np.bincount(turn[known], weights=away[known], minlength=most)
+        totals = np.bincount(turn[known], weights=log_ratio[known], minlength=most)
         survivors = np.bincount(number, minlength=most)
         mass = np.maximum(totals / np.maximum(counts, 1), 0.0) * survivors
         return round(float((np.arange(most) * mass).sum() / mass.sum())) if mass.sum() else 0
@@ -194,10 +194,13 @@ class TurnBalanced(BatchComponent):
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with a changed token column `kl_weight`, the factor of a divergence."""
         rows = Rows(batch, "step")
-        own, draws = rows.trained, rows.draws
-        whole, steps = (sum_rows(each, draws, batch.num_draws)[draws] for each in (own, (own > 0).astype(np.float64)))
-        equal = whole / np.maximum(steps * own, 1.0)
-        factors = np.where(own > 0, 1.0 + self.share * (equal - 1.0), 1.0)
+        step_tokens, draws = rows.trained, rows.draws
+        draw_tokens, steps = (
+            sum_rows(each, draws, batch.num_draws)[draws]
+            for each in (step_tokens, (step_tokens > 0).astype(np.float64))
+        )
+        equal = draw_tokens / np.maximum(steps * step_tokens, 1.0)
+        factors = np.where(step_tokens > 0, 1.0 + self.share * (equal - 1.0), 1.0)
         tokens = Rows(batch, "token")
         return tokens.scale(factors[tokens.within("step")], "kl_weight")
 

@@ -153,8 +153,8 @@ class ExpertSpine(Rollout):
         context: list[Content | Turn] = list(branch.prompt_messages)
         for turn in branch.turns:
             expert = solution[turn.index] if turn.index < len(solution) else ""
-            done: Message = {"role": "assistant", "content": expert}
-            context += [done if turn.index in patched else turn, turn.observation or ""]
+            expert_message: Message = {"role": "assistant", "content": expert}
+            context += [expert_message if turn.index in patched else turn, turn.observation or ""]
         return context
 
 

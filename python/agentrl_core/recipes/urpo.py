@@ -128,8 +128,8 @@ class PlayerReferee(TextMemory):
 
     def scores(self, text: str, count: int) -> list[float] | None:
         """Return the scores in a text, or None unless it has exactly `count` of them."""
-        found = [float(number) for number in _NUMBER.findall(text)]
-        return found if len(found) == count else None
+        scores = [float(number) for number in _NUMBER.findall(text)]
+        return scores if len(scores) == count else None
 
     async def answer(self, group: Group) -> None:
         """Generate answers, and reward them with the referee's scores."""

@@ -108,7 +108,7 @@ class CostAwareSampling(Rounds):
         if not rounds:
             return replace(self.members, fact="prior", value=await self.prior(group))
         prior = float(rounds[0].branches[0].record.facts["prior"])
-        scores = np.concatenate([tried.scores for tried in rounds])
+        scores = np.concatenate([result.scores for result in rounds])
         known = scores[np.isfinite(scores)]
         if not len(known) or len(scores) >= self.at_most:
             return None

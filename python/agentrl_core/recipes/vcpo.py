@@ -143,9 +143,9 @@ class GradientSquare(BatchComponent):
 
 def _importance(batch: Batch) -> NDArray[np.float64]:
     rows = Rows(batch, "token")
-    away = rows.values("recomputed_logprob") - rows.values("behaviour_logprob")
-    counted = rows.flags("trainable") & np.isfinite(away)
-    return np.exp(np.clip(sum_rows(np.where(counted, away, 0.0), rows.draws, batch.num_draws), -20.0, 20.0))
+    log_ratio = rows.values("recomputed_logprob") - rows.values("behaviour_logprob")
+    counted = rows.flags("trainable") & np.isfinite(log_ratio)
+    return np.exp(np.clip(sum_rows(np.where(counted, log_ratio, 0.0), rows.draws, batch.num_draws), -20.0, 20.0))
 
 
 VCPO = Recipe(

@@ -90,9 +90,9 @@ class VerifiedPairs(BatchComponent):
         for name in ("success", "consistent", "repetitive"):
             known &= rows.is_known(name)
         lengths, groups = rows.values("trained_tokens"), rows.keys("group_id")
-        long = lengths >= group.statistics(lengths, groups, valid=known).mean[groups]
-        fine = rows.flags("success") & rows.flags("consistent") & ~rows.flags("repetitive")
-        return known & fine & long, known & ~fine
+        is_long = lengths >= group.statistics(lengths, groups, valid=known).mean[groups]
+        acceptable = rows.flags("success") & rows.flags("consistent") & ~rows.flags("repetitive")
+        return known & acceptable & is_long, known & ~acceptable
 
 
 VER_IPO = Recipe(

@@ -128,18 +128,18 @@ class Hysteresis(Controller):
     def move(self, state: State, *metrics: float) -> State:
         """Return the state after one more measurement of the metrics."""
         metric, unsure = metrics if self.unsure else (metrics[0], 0.0)
-        average, doubt = (
+        average, average_unsure = (
             self.momentum * before + (1.0 - self.momentum) * now
             for before, now in ((state["average"], metric), (state["unsure"], unsure))
         )
         age, value = state["age"] + 1, state["value"]
         if value == 0.0:
-            reached = average >= self.high and doubt <= self.unsure_low
+            reached = average >= self.high and average_unsure <= self.unsure_low
         else:
-            reached = average <= self.low or doubt >= self.unsure_high
+            reached = average <= self.low or average_unsure >= self.unsure_high
         if (reached and age >= self.dwell) or (self.patience is not None and age >= self.patience):
             value, age = 1.0 - value, 0
-        return {"value": value, "average": average, "unsure": doubt, "age": age}
+        return {"value": value, "average": average, "unsure": average_unsure, "age": age}
 
     def value(self, state: State) -> float:
         """Return the value of a state, 0 or 1."""
@@ -184,8 +184,8 @@ class ZeroSumVotes(BatchComponent):
         spies, civilians = total(spy), total(~spy)
         mean = total(np.where(spy, 0.0, votes)) / np.maximum(civilians, 1.0)
         caught = total(np.where(spy, votes, 0.0)) - mean
-        theirs = self.coefficient / np.maximum(civilians, 1.0) * caught - self.suspicion * (votes - mean)
-        scores = np.where(spy, -self.coefficient * caught, theirs)
+        civilian_scores = self.coefficient / np.maximum(civilians, 1.0) * caught - self.suspicion * (votes - mean)
+        scores = np.where(spy, -self.coefficient * caught, civilian_scores)
         return rows.write(score=np.where((spies == 1.0) & (civilians > 0.0), scores, np.nan))
 
 

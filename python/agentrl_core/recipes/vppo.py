@@ -87,12 +87,12 @@ class InputDependency(BatchComponent):
         batch = rows.write(dependency=np.where(known, dependencies, np.nan))
         means, counted = mean_of_tokens(batch, "dependency", "draw")
         draws = Rows(batch, "draw")
-        everywhere = draws.keys("batch")
-        scaled = group.min_max(means, everywhere, valid=counted)
-        middle = np.nan_to_num(group.statistics(scaled, everywhere, valid=counted).mean, nan=0.0)
-        levels = middle[everywhere] if len(middle) else np.zeros(len(draws))
-        rise = np.divide(1.0 - self.at_least, levels, out=np.zeros(len(draws)), where=levels > 0.0)
-        return draws.scale(np.where(counted & (levels > 0.0), self.at_least + scaled * rise, 1.0))
+        batch_ids = draws.keys("batch")
+        scaled = group.min_max(means, batch_ids, valid=counted)
+        middle = np.nan_to_num(group.statistics(scaled, batch_ids, valid=counted).mean, nan=0.0)
+        levels = middle[batch_ids] if len(middle) else np.zeros(len(draws))
+        slope = np.divide(1.0 - self.at_least, levels, out=np.zeros(len(draws)), where=levels > 0.0)
+        return draws.scale(np.where(counted & (levels > 0.0), self.at_least + scaled * slope, 1.0))
 
 
 VPPO = Recipe(

@@ -1,4 +1,4 @@
-"""WebAgent-R1: group-relative policy gradient over many turns on live web pages, with a binary reward.
+"""WebAgent-R1: train an agent on live web pages by GRPO over many turns, with only the newest page in context.
 
     A_i = (R_i - mean R) / (std R + 1e-4)
     L = mean_i mean_turns mean_tokens [ - min(r A, clip(r, 0.8, 1.2) A) + 0.001 k3(p, p_ref) ]

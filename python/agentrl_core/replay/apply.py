@@ -47,15 +47,15 @@ class ReplayPhase:
         """
         for place, (replay, state) in enumerate(self.chain):
             groups = batch.keys("group_id", "draw")
-            found: list[Draws] = []
+            injected: list[Draws] = []
             for group in range(held, len(np.unique(groups))):
                 rows = np.flatnonzero(groups == group)
                 key = _core.rng.structural_seed(self.seed, self.iteration, _INJECT, place, before + group - held)
                 draws = replay.inject(state, batch.select_draws(rows), key)
                 if draws is not None and len(draws.trajectory_ids):
-                    found.append(_moved(draws, rows, sum(_new_groups(each) for each in found)))
-            if found:
-                batch = score(self._joined(batch, _together(found)))
+                    injected.append(_moved(draws, rows, sum(_new_groups(each) for each in injected)))
+            if injected:
+                batch = score(self._joined(batch, _together(injected)))
         return batch
 
     def mix(self, batch: Batch, score: Callable[[Batch], Batch]) -> Batch:
@@ -77,10 +77,10 @@ def _moved(draws: Draws, rows: NDArray[np.int64], groups: int) -> Draws:
     """Renumber draws that joined one group: row numbers of the group become row numbers of the batch."""
     replaces = np.where(draws.replaces >= 0, rows[np.maximum(draws.replaces, 0)], -1)
     ids = draws.trajectory_ids
-    again = np.where(ids < 0, -1 - rows[np.maximum(-1 - ids, 0)], ids)
+    trajectory_ids = np.where(ids < 0, -1 - rows[np.maximum(-1 - ids, 0)], ids)
     columns = {each.name: getattr(draws, each.name) for each in fields(draws)}
-    moved = {"trajectory_ids": again, "replaces": replaces, "new_group": draws.new_group + np.int32(groups)}
-    return Draws(**columns | moved)
+    changes = {"trajectory_ids": trajectory_ids, "replaces": replaces, "new_group": draws.new_group + np.int32(groups)}
+    return Draws(**columns | changes)
 
 
 def _new_groups(draws: Draws) -> int:

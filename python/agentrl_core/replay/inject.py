@@ -110,14 +110,14 @@ class Inject(Replay):
         if not group.num_draws or not self.when.of(group.column(self.when.column, "draw")):
             return None
         iteration = int(np.asarray(group.column("iteration", "draw"))[0])
-        kept = self.memory.drawable(state["memory"], iteration, newest_version(group))
-        kept = kept.take(kept.task == task_hashes(group)[0])
+        remembered_rows = self.memory.drawable(state["memory"], iteration, newest_version(group))
+        remembered_rows = remembered_rows.take(remembered_rows.task == task_hashes(group)[0])
         room = group.num_draws if self.replaces != "none" else self.count
-        rows, probability = self.memory.draw(kept, min(self.count, room), key)
+        rows, probability = self.memory.draw(remembered_rows, min(self.count, room), key)
         if not len(rows):
             return None
         rows = rows[:room]
-        chosen = kept.take(rows)
+        chosen = remembered_rows.take(rows)
         replaced = np.full(len(rows), -1) if self.replaces == "none" else self._members(group, key)[: len(rows)]
         return Draws.of(
             chosen.trajectory_id,

@@ -82,7 +82,7 @@ class Memory(Stateful):
     def check_options(self) -> None:
         """Require max_age >= min_age, so that drawn rows still exist."""
         fits = self.max_age is None or self.min_age <= self.max_age
-        self.require(fits, "min_age", f"rows are forgotten after max_age={self.max_age} iterations")
+        self.require(fits, "min_age", f"give at most max_age={self.max_age}, after which rows are removed")
 
     @property
     def kept_columns(self) -> tuple[str, ...]:
@@ -95,25 +95,29 @@ class Memory(Stateful):
 
     def next(self, state: State, closed: IterationRecord) -> State:
         """Return the rows after an iteration."""
-        kept = self._used(MemoryRows.from_state(state, self.kept_columns), closed)
+        remembered_rows = self._used(MemoryRows.from_state(state, self.kept_columns), closed)
         fresh = self._finished_rows(closed)
-        fresh = replace(fresh, priority=self._priorities(fresh, closed, float(kept.priority.max(initial=1.0))))
-        kept = kept.plus(fresh.take(~np.isin(fresh.trajectory_id, kept.trajectory_id)))
+        fresh = replace(
+            fresh, priority=self._priorities(fresh, closed, float(remembered_rows.priority.max(initial=1.0)))
+        )
+        remembered_rows = remembered_rows.plus(fresh.take(~np.isin(fresh.trajectory_id, remembered_rows.trajectory_id)))
         if self.max_age is not None:
-            kept = kept.take(kept.iteration > closed.iteration - self.max_age)
+            remembered_rows = remembered_rows.take(remembered_rows.iteration > closed.iteration - self.max_age)
         if self.per_task is not None:
-            kept = kept.take(self._newest(kept, kept.task, self.per_task))
+            remembered_rows = remembered_rows.take(self._newest(remembered_rows, remembered_rows.task, self.per_task))
         if self.capacity is not None:
-            kept = kept.take(self._newest(kept, np.zeros(len(kept), np.int64), self.capacity))
-        return kept.to_state()
+            remembered_rows = remembered_rows.take(
+                self._newest(remembered_rows, np.zeros(len(remembered_rows), np.int64), self.capacity)
+            )
+        return remembered_rows.to_state()
 
     def drawable(self, state: State, iteration: int, versions: int | None = None) -> MemoryRows:
         """Return the rows that an iteration may draw; `versions` is the newest policy version."""
-        kept = MemoryRows.from_state(state, self.kept_columns)
-        fits = kept.iteration <= iteration - self.min_age
+        remembered_rows = MemoryRows.from_state(state, self.kept_columns)
+        fits = remembered_rows.iteration <= iteration - self.min_age
         if self.max_versions is not None and versions is not None:
-            fits &= (kept.version >= 0) & (kept.version >= versions - self.max_versions)
-        return kept.take(fits)
+            fits &= (remembered_rows.version >= 0) & (remembered_rows.version >= versions - self.max_versions)
+        return remembered_rows.take(fits)
 
     def draw(self, kept: MemoryRows, count: int, key: int) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
         """Sample `count` trajectories or whole groups and return their rows, with probabilities if drawn uniformly.
@@ -128,10 +132,10 @@ class Memory(Stateful):
         chance = np.full(len(order), min(1.0, count / len(first))) if self.order == "uniform" else None
         place = np.full(len(first), -1, np.int64)
         place[order] = np.arange(len(order))
-        drawn = place[units]
-        rows = np.flatnonzero(drawn >= 0)
-        rows = rows[np.argsort(drawn[rows], kind="stable")]
-        return rows, None if chance is None else chance[drawn[rows]]
+        row_places = place[units]
+        rows = np.flatnonzero(row_places >= 0)
+        rows = rows[np.argsort(row_places[rows], kind="stable")]
+        return rows, None if chance is None else chance[row_places[rows]]
 
     def units(self, kept: MemoryRows) -> NDArray[np.int64]:
         """Number what is drawn as a whole (trajectories or groups), by first appearance."""
@@ -170,8 +174,8 @@ class Memory(Stateful):
         if self.where is not None:
             ids = np.asarray(ended.column("trajectory_id", "draw"))
             known, at_end = (matched(batch, self.where.column, ids) for batch in (closed.batch, ended))
-            held = self.where.holds(ended, np.where(np.isfinite(known), known, at_end))
-            fits = np.isin(fresh.trajectory_id, ids[held])
+            admitted = self.where.holds(ended, np.where(np.isfinite(known), known, at_end))
+            fits = np.isin(fresh.trajectory_id, ids[admitted])
         if self.unit == "group":
             fits = np.isin(fresh.group_id, fresh.group_id[fits])
         return fresh.take(fits)
@@ -179,27 +183,27 @@ class Memory(Stateful):
     def _priorities(self, kept: MemoryRows, closed: IterationRecord, otherwise: float) -> NDArray[np.float64]:
         if not self.priority:
             return np.ones(len(kept))
-        found = matched(closed.batch, self.priority, kept.trajectory_id)
-        if np.isinf(found).any():
-            row = int(np.flatnonzero(np.isinf(found))[0])
+        values = matched(closed.batch, self.priority, kept.trajectory_id)
+        if np.isinf(values).any():
+            row = int(np.flatnonzero(np.isinf(values))[0])
             raise InvalidInputError(
-                f"{self.title()}: column {self.priority!r} of trajectory {kept.trajectory_id[row]} is {found[row]}, "
+                f"{self.title()}: column {self.priority!r} of trajectory {kept.trajectory_id[row]} is {values[row]}, "
                 "but a priority must be finite; name another column, or bound this one"
             )
-        return np.where(np.isfinite(found), np.abs(found) + self.floor, otherwise)
+        return np.where(np.isfinite(values), np.abs(values) + self.floor, otherwise)
 
     def _used(self, kept: MemoryRows, closed: IterationRecord) -> MemoryRows:
         """Update uses and priorities of rows that the iteration drew again."""
-        drawn, counts = np.unique(closed.batch.column("trajectory_id", "draw"), return_counts=True)
-        again = np.isin(kept.trajectory_id, drawn)
+        drawn_ids, counts = np.unique(closed.batch.column("trajectory_id", "draw"), return_counts=True)
+        drawn_again = np.isin(kept.trajectory_id, drawn_ids)
         uses = kept.uses.copy()
-        uses[again] += counts[np.searchsorted(drawn, kept.trajectory_id[again])].astype(np.int32)
+        uses[drawn_again] += counts[np.searchsorted(drawn_ids, kept.trajectory_id[drawn_again])].astype(np.int32)
         renewed = self._priorities(kept, closed, np.nan) if self.priority else kept.priority
         return replace(
             kept,
             uses=uses,
-            drawn_last=np.where(again, closed.iteration, kept.drawn_last),
-            priority=np.where(again & np.isfinite(renewed), renewed, kept.priority),
+            drawn_last=np.where(drawn_again, closed.iteration, kept.drawn_last),
+            priority=np.where(drawn_again & np.isfinite(renewed), renewed, kept.priority),
         )
 
     def _newest(self, kept: MemoryRows, within: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
@@ -220,6 +224,6 @@ def matched(batch: Batch, name: str, ids: NDArray[np.int64]) -> NDArray[np.float
         return values
     known, first = np.unique(np.asarray(batch.column("trajectory_id", "draw")), return_index=True)
     place = np.searchsorted(known, ids).clip(max=len(known) - 1)
-    found = known[place] == ids
-    values[found] = np.asarray(batch.column(name, "draw"), np.float64)[first[place[found]]]
+    is_known = known[place] == ids
+    values[is_known] = np.asarray(batch.column(name, "draw"), np.float64)[first[place[is_known]]]
     return values

@@ -92,14 +92,14 @@ class MemoryRows:
 
     def take(self, rows: NDArray[Any]) -> Self:
         """Return some rows, by index or mask, in the given order."""
-        own = {name: getattr(self, name)[rows] for name in _TYPES}
-        return replace(self, **own, columns={name: values[rows] for name, values in self.columns.items()})
+        arrays = {name: getattr(self, name)[rows] for name in _TYPES}
+        return replace(self, **arrays, columns={name: values[rows] for name, values in self.columns.items()})
 
     def plus(self, other: MemoryRows) -> Self:
         """Return these rows followed by others, with the same columns."""
-        own = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _TYPES}
+        arrays = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _TYPES}
         columns = {name: np.concatenate([values, other.columns[name]]) for name, values in self.columns.items()}
-        return replace(self, **own, columns=columns)
+        return replace(self, **arrays, columns=columns)
 
     def values(self, name: str) -> NDArray[np.float64]:
         """Return a column by name as numbers."""
@@ -107,8 +107,8 @@ class MemoryRows:
 
     def to_state(self) -> State:
         """Return the rows as a table of arrays."""
-        own = {column.name: getattr(self, column.name) for column in fields(self) if column.name != _COLUMNS}
-        return {**own, _COLUMNS: dict(self.columns)}
+        arrays = {column.name: getattr(self, column.name) for column in fields(self) if column.name != _COLUMNS}
+        return {**arrays, _COLUMNS: dict(self.columns)}
 
     @classmethod
     def from_state(cls, state: State, names: Iterable[str] | None = None) -> Self:
@@ -134,9 +134,9 @@ def policy_versions(batch: Batch, name: str) -> NDArray[np.float64]:
     table = batch.trajectories
     ids, versions = np.asarray(table.column("trajectory_id")), np.asarray(table.column(name), np.float64)
     order = np.argsort(ids, kind="stable")
-    drawn = np.asarray(batch.column("trajectory_id", "draw"))
-    found: NDArray[np.float64] = versions[order[np.searchsorted(ids, drawn, sorter=order)]]
-    return found
+    drawn_ids = np.asarray(batch.column("trajectory_id", "draw"))
+    drawn_versions: NDArray[np.float64] = versions[order[np.searchsorted(ids, drawn_ids, sorter=order)]]
+    return drawn_versions
 
 
 def _column(batch: Batch, name: str) -> NDArray[np.float64]:

@@ -62,7 +62,11 @@ class Mix(Replay):
 
     def check_options(self) -> None:
         """Require `replaces` for a batch of stored draws alone."""
-        self.require(self.share < 1.0 or self.replaces, "share", "1 leaves no fresh draws: give replaces=True")
+        self.require(
+            self.share < 1.0 or self.replaces,
+            "share",
+            "it leaves no fresh draws: give a number below 1, or replaces=True",
+        )
 
     def initial_state(self) -> State:
         """Return the memory's first state."""
@@ -75,21 +79,23 @@ class Mix(Replay):
     def mix(self, state: State, batch: Batch, key: int) -> Draws | None:
         """Return the draws that join the batch."""
         groups = self.memory.unit == "group"
-        own = np.asarray(batch.column("group_id", "draw"))
-        size = len(np.unique(own)) if groups else len(own)
-        wanted = self._wanted(size)
-        if not wanted:
+        group_ids = np.asarray(batch.column("group_id", "draw"))
+        size = len(np.unique(group_ids)) if groups else len(group_ids)
+        count = self._wanted(size)
+        if not count:
             return None
-        kept = self.memory.drawable(state["memory"], _iteration(batch), newest_version(batch))
+        remembered_rows = self.memory.drawable(state["memory"], _iteration(batch), newest_version(batch))
         # Fresh draws do not have the store's ids yet.
-        there = np.asarray(own if groups else batch.column("trajectory_id", "draw"))[~_fresh(batch)]
-        kept = kept.take(~np.isin(kept.group_id if groups else kept.trajectory_id, there))
+        present_ids = np.asarray(group_ids if groups else batch.column("trajectory_id", "draw"))[~_fresh(batch)]
+        remembered_rows = remembered_rows.take(
+            ~np.isin(remembered_rows.group_id if groups else remembered_rows.trajectory_id, present_ids)
+        )
         if self.joins == "task" and not groups:
-            kept = kept.take(np.isin(kept.task, task_hashes(batch)))
-        rows, probability = self.memory.draw(kept, wanted, key)
+            remembered_rows = remembered_rows.take(np.isin(remembered_rows.task, task_hashes(batch)))
+        rows, probability = self.memory.draw(remembered_rows, count, key)
         if not len(rows):
             return None
-        chosen = kept.take(rows)
+        chosen = remembered_rows.take(rows)
         votes_in: NDArray[np.int64] = np.full(len(rows), Draws.OWN_GROUP, np.int64)
         new_group = np.zeros(len(rows), np.int32)
         if not groups:
@@ -126,11 +132,11 @@ class Mix(Replay):
             common = min(len(units), len(fresh))
             replaced[:common] = fresh[len(fresh) - common :]
             return replaced
-        own = np.asarray(batch.column("group_id", "draw"))
+        group_ids = np.asarray(batch.column("group_id", "draw"))
         for group, unit in zip(
-            list(dict.fromkeys(own[fresh].tolist()))[::-1], dict.fromkeys(units.tolist()), strict=False
+            list(dict.fromkeys(group_ids[fresh].tolist()))[::-1], dict.fromkeys(units.tolist()), strict=False
         ):
-            places, rows = np.flatnonzero(own == group), np.flatnonzero(units == unit)
+            places, rows = np.flatnonzero(group_ids == group), np.flatnonzero(units == unit)
             common = min(len(places), len(rows))
             replaced[rows[:common]] = places[:common]
         return replaced
@@ -141,9 +147,9 @@ def _fresh(batch: Batch) -> NDArray[np.bool_]:
 
 
 def _iteration(batch: Batch) -> int:
-    drawn = np.asarray(batch.column("iteration", "draw"))
-    if len(drawn):
-        return int(drawn[0])
+    iterations = np.asarray(batch.column("iteration", "draw"))
+    if len(iterations):
+        return int(iterations[0])
     return int(np.asarray(batch.trajectories.column("iteration")).max(initial=0))
 
 

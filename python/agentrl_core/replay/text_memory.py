@@ -132,7 +132,7 @@ class TextLibrary(Replay):
         edits = [edit for proposal in proposals if isinstance(proposal, list) for edit in proposal]
         edits = [edit for edit in edits if isinstance(edit, dict)]
         entries = {entry.text_id: entry for entry in _entries(state)}
-        gone = {edit.get("id") for edit in edits if edit.get("edit") == "delete"}
+        deleted = {edit.get("id") for edit in edits if edit.get("edit") == "delete"}
         following, known = int(state["next"]), {entry.text for entry in entries.values()}
         for edit in edits:
             text, place = edit.get("text"), edit.get("id")
@@ -140,12 +140,12 @@ class TextLibrary(Replay):
                 continue
             if edit["edit"] == "update" and place in entries:
                 entries[place] = replace(entries[place], text=text)
-            elif text not in known and place not in gone:
+            elif text not in known and place not in deleted:
                 entries[following] = TextEntry(following, text, iteration)
                 following += 1
             known.add(text)
-        stay = [entry for entry in entries.values() if entry.text_id not in gone]
-        return {"entries": [vars(entry) for entry in self._kept(stay)], "next": following}
+        remaining = [entry for entry in entries.values() if entry.text_id not in deleted]
+        return {"entries": [vars(entry) for entry in self._kept(remaining)], "next": following}
 
     def _kept(self, entries: list[TextEntry]) -> list[TextEntry]:
         if self.capacity is None or len(entries) <= self.capacity:

@@ -45,6 +45,6 @@ def edit_distances(first: Sequence[Elements], second: Sequence[Elements]) -> NDA
     if len({isinstance(element, str) for element in elements}) > 1:
         raise InvalidInputError("first and second mix texts with numbers; give words, or token ids, in both")
     ids = keys.dense(elements) if elements else np.zeros(0, np.uint32)
-    offsets = [np.cumsum([0, *map(len, some)]).astype(np.int64) for some in (first, second)]
+    offsets = [np.cumsum([0, *map(len, side)]).astype(np.int64) for side in (first, second)]
     border = int(offsets[0][-1])
     return _core.reward.edit_distances(ids[:border], offsets[0], ids[border:], offsets[1])

@@ -139,15 +139,15 @@ def _merged(
     opened = 0
     for row in np.unique(ids, return_index=True)[1].tolist():
         answer, known = texts[row], openers.setdefault(int(groups[row]), [])
-        found = None
+        cluster_number = None
         if answer is not None:
-            found = next((cluster for first, cluster in known if equivalent(answer, first)), None)
-        if found is None:
-            found = opened
+            cluster_number = next((cluster for first, cluster in known if equivalent(answer, first)), None)
+        if cluster_number is None:
+            cluster_number = opened
             opened += 1
             if answer is not None:
-                known.append((answer, found))
-        clusters.append(found)
+                known.append((answer, cluster_number))
+        clusters.append(cluster_number)
     return np.array(clusters, np.uint32)[ids]
 
 

@@ -54,7 +54,7 @@ class ImplicitProcess(BatchComponent):
     reference: str = column_name("reward_reference_logprob", level="token", model="reward_reference")
 
     def own_makes(self) -> Iterable[Column]:
-        """Yield the reward of each token or step."""
+        """Yield the column that is made: `process_reward` of tokens or steps."""
         yield step("process_reward") if self.level == "step" else token("process_reward")
 
     def __call__(self, batch: Batch) -> Batch:
@@ -157,14 +157,14 @@ def implicit_rewards(
         >>> implicit_rewards([-1.0, -2.0, -1.0], [-2.0, -1.0, -3.0], beta=0.5, offsets=[0, 2, 3]).tolist()
         [0.0, 1.0]
     """
-    own = columns.numbers(logprobs, "logprobs")
+    policy_logprobs = columns.numbers(logprobs, "logprobs")
     rewards = _core.reward.implicit(
-        columns.doubles(own, "logprobs"),
-        columns.doubles(reference_logprobs, "reference_logprobs", length=len(own)),
+        columns.doubles(policy_logprobs, "logprobs"),
+        columns.doubles(reference_logprobs, "reference_logprobs", length=len(policy_logprobs)),
         None if offsets is None else columns.integers(offsets, "offsets"),
         beta,
     )
-    return columns.like(rewards, own)
+    return columns.like(rewards, policy_logprobs)
 
 
 def checklist(satisfied: object, dependencies: object, offsets: object, *, delay: float = 1.0) -> ChecklistRewards:

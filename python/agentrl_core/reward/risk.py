@@ -100,8 +100,8 @@ def tail_risk(
         raise InvalidInputError(f"curve is {curve!r}; give a pair: levels and their quantiles")
     parts = []
     for values, name in ((column, "scores"), (low, "low"), (high, "high")):
-        whole = np.full(count, values, np.float64) if isinstance(values, (int, float)) else values
-        numbers = columns.doubles(whole, name, length=count)
+        filled = np.full(count, values, np.float64) if isinstance(values, (int, float)) else values
+        numbers = columns.doubles(filled, name, length=count)
         parts.append(numbers if mask is None else np.where(mask, numbers, 0.0))
     risks = _core.reward.tail_risk(
         parts[0],

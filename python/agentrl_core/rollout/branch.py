@@ -410,8 +410,8 @@ class Branch:
         """
         if not 0 <= turns <= len(self.turns) or not self.turns:
             raise InvalidInputError(
-                f"branch {self.name} has {len(self.turns)} turns, so there is no place after {turns}; give a smaller "
-                f"number"
+                f"branch {self.name}: turns is {turns}, but the branch has {len(self.turns)} turns; "
+                + (f"give a number from 0 to {len(self.turns)}" if self.turns else "await a turn first")
             )
         return self.turns[turns - 1].end if turns else self.turns[0].begin
 
@@ -540,8 +540,10 @@ class Branch:
 
     async def _prompt_now(self) -> None:
         """Render the prompt, and submit the prefix if there is one."""
-        content, own = self.episode.observation, self._prompt
-        content = content if own is None else checked_content(own(content) if callable(own) else own, "prompt")
+        content, prompt = self.episode.observation, self._prompt
+        content = (
+            content if prompt is None else checked_content(prompt(content) if callable(prompt) else prompt, "prompt")
+        )
         self._content = content
         contexts = self.episode.contexts
         if contexts:

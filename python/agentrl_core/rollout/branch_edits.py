@@ -34,20 +34,20 @@ def fork(
     place = branch.end if at is None else at
     if place.node is None and place.tokens < branch.path.length:
         raise InvalidInputError(
-            f"branch {branch.name}: token {place.tokens} ends a context of which a rewrite kept only the beginning, so "
-            "the branch cannot be forked there; fork it before the next turn, or at an end of a later turn"
+            f"branch {branch.name}: it cannot be forked at token {place.tokens}, as a rewrite removed tokens before "
+            "it; fork it before the next turn, or at the end of a later turn"
         )
     acted = _acted_before(branch, place)
     ordinal = _next_ordinal(branch, place.tokens)
     name = f"{branch.name}.{place.tokens}.{ordinal}"
     match = branch.episode.match.copy(acted, name) if isinstance(branch.episode, AgentView) else None
-    kept = branch.episode if episode == "keep" or match is not None else branch.episode.copy(acted)
+    child_episode = branch.episode if episode == "keep" or match is not None else branch.episode.copy(acted)
     handle = branch._runtime.forest.fork(
         branch.handle, node=place.node, end=place.end, ordinal=ordinal, train_prefix=train_prefix
     )
     path = branch.path.copy(handle, place, name, _begin_at(branch, place))
-    path.acted[-1] = acted if match is not None else len(kept.answers)
-    child = _child(branch, path, place.tokens, ordinal, kept)
+    path.acted[-1] = acted if match is not None else len(child_episode.answers)
+    child = _child(branch, path, place.tokens, ordinal, child_episode)
     child.turns, child.record = branch.turns[: place.turns], branch.record.first_turns(place.turns)
     child.record.begin(facts)
     branch.group.on_fork(branch, child, place, score)
@@ -170,16 +170,16 @@ def rollback(branch: Any, to: Position, *, episode: Literal["copy", "keep"]) -> 
             f"branch {branch.name}: its multi-agent episode cannot be rolled back for one agent; fork it, and stop "
             'this one and its peers, or use episode="keep"'
         )
-    kept = before if episode == "keep" else before.copy(_acted_before(branch, to))
+    new_episode = before if episode == "keep" else before.copy(_acted_before(branch, to))
     branch.group.log_decision("rollback", branch, to)
     handle = runtime.forest.rollback(branch.handle, cast("int", to.node), to.end)
-    if kept is not before:
-        branch.episode = kept
+    if new_episode is not before:
+        branch.episode = new_episode
         before.close()
     branch._count_tokens()
     branch.path = branch.path.copy(handle, to, branch.name, _begin_at(branch, to))
     runtime.progress.grew(to.tokens, shared=True)
-    branch.path.acted[-1] = len(kept.answers)
+    branch.path.acted[-1] = len(new_episode.answers)
     branch.turns, branch.record = branch.turns[: to.turns], branch.record.first_turns(to.turns)
 
 

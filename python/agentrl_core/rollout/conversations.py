@@ -76,8 +76,8 @@ class BranchConversations:
 
     def _room(self, path: TokenPath, sampling: Sampling) -> Sampling:
         """Return the sampling of a conversation's next action."""
-        most = self._most.get(path, sampling.max_tokens)
-        return sampling if most >= sampling.max_tokens else replace(sampling, max_tokens=most)
+        max_tokens = self._most.get(path, sampling.max_tokens)
+        return sampling if max_tokens >= sampling.max_tokens else replace(sampling, max_tokens=max_tokens)
 
     def _new_path(self, state: bytes | str) -> TokenPath:
         """Create the path of another conversation, which starts in a state."""
@@ -189,9 +189,9 @@ class BranchConversations:
         for lane, path in enumerate(self.paths):
             if lane in self._unclosed:
                 step, acted = self._unclosed[lane]
-                paid = step["reward"] if reward is None else (step["reward"] or 0.0) + reward
+                total_reward = step["reward"] if reward is None else (step["reward"] or 0.0) + reward
                 self._forest.step(
-                    path.handle, **(step | {"terminated": finished, "truncated": truncated, "reward": paid})
+                    path.handle, **(step | {"terminated": finished, "truncated": truncated, "reward": total_reward})
                 )
                 path.close(acted)
             elif path.open and lane != self._now:  # the last action was not used

@@ -446,11 +446,11 @@ class Group:
                     f"release_slots: branch {branch.name} ({branch.role}, {branch.status}) has no slot of group "
                     f"{self.name} to release; release ended members only"
                 )
-        given = {branch.name for branch in ended} - self._released
-        self._released |= given
-        held = self.program.final_group_size(self.size) if self._places is None else self._places
-        self._places = max(held - len(given), 0)
-        self._runtime.release_slots(self.name, len(given))
+        newly_released = {branch.name for branch in ended} - self._released
+        self._released |= newly_released
+        slots = self.program.final_group_size(self.size) if self._places is None else self._places
+        self._places = max(slots - len(newly_released), 0)
+        self._runtime.release_slots(self.name, len(newly_released))
 
     async def run_program(self, program: Callable[[Group], Awaitable[Any]]) -> None:
         """Run a program on the group in the calling task; branches that are still running afterwards are aborted."""
@@ -521,8 +521,8 @@ class Group:
         """Raise an error if the caller is not the group's own program: the order would not be deterministic."""
         if not self._is_decider():
             raise InvalidInputError(
-                f"group {self.name} is changed by a task other than the task of its program; change it in the program "
-                "itself, and let the tasks of branches only turn, fork and end their branch"
+                f"group {self.name}: called from another asyncio task than its program's; call it inside group(); "
+                "other asyncio tasks may only turn, fork and end their own branch"
             )
 
     def _check_places(self) -> None:
@@ -532,7 +532,7 @@ class Group:
         running = sum(not branch.over and branch.role != "helper" for branch in (*self.branches, *self._late))
         if running >= self._places:
             raise InvalidInputError(
-                f"group {self.name} has {running} running members for its {self._places} slots, since it released the "
+                f"group {self.name} has {running} running members for its {self._places} slots, as it released the "
                 "others; release a slot only if no new member needs it"
             )
 

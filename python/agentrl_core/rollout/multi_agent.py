@@ -105,8 +105,10 @@ class SharedEpisode:
         moving = [branch for branch in branches if not branch.over]
         texts = {branch.agent: branch.path.action for branch in moving}
         if len(texts) < len(moving):
+            agents = [branch.agent for branch in moving]
+            repeated = next(agent for agent in agents if agents.count(agent) > 1)
             raise InvalidInputError(
-                f"match {self._name}: two branches of one agent cannot move together; fork the episode for the other"
+                f"match {self._name}: two branches of agent {repeated!r} cannot move together; fork the episode for one"
             )
         for other in self.branches:
             if other.has_open_action and not other.over and other not in moving:

@@ -50,11 +50,13 @@ class Prefix:
 
     def __post_init__(self) -> None:
         if isinstance(self.actions, (str, bytes)):
-            raise InvalidInputError(f"Prefix: actions is the text {self.actions!r}; give a list of actions")
-        begun = () if self.begun is None else (self.begun,)
-        for place, action in enumerate((*self.actions, *begun)):
+            raise InvalidInputError(f"Prefix: actions is the text {self.actions!r:.80}; give a list of actions")
+        unfinished = () if self.begun is None else (self.begun,)
+        for place, action in enumerate((*self.actions, *unfinished)):
             if not (isinstance(action, str) or (isinstance(action, np.ndarray) and action.dtype.kind in "iu")):
-                raise InvalidInputError(f"Prefix: actions[{place}] is {action!r}; give a text, or an array of tokens")
+                raise InvalidInputError(
+                    f"Prefix: actions[{place}] is {action!r:.80}; give a text, or an array of tokens"
+                )
             if len(action) == 0:
                 raise InvalidInputError(f"Prefix: actions[{place}] is empty; leave it out")
         title: object = self.title
@@ -82,27 +84,27 @@ class Prefix:
             raise NotFoundError(
                 f"Prefix: the batch has no trajectory {trajectory_id}; give the id of one of its trajectories"
             )
-        drawn = batch.with_draws([trajectory_id], iteration=0)
-        draw = drawn.num_draws - 1
-        first, last = drawn.offsets("step")[draw : draw + 2].tolist()
+        with_draw = batch.with_draws([trajectory_id], iteration=0)
+        draw = with_draw.num_draws - 1
+        first, last = with_draw.offsets("step")[draw : draw + 2].tolist()
         turns = last - first if turns is None else turns
-        title = f"trajectory {trajectory_id} behind {turns} turns"
+        title = f"trajectory {trajectory_id} after {turns} turns"
         if not 0 <= turns <= last - first or (tokens and turns == last - first):
             raise InvalidInputError(
                 f"Prefix: turns is {turns} and tokens is {tokens} for trajectory {trajectory_id}, which has "
-                f"{last - first} turns; give at most that many turns, and fewer with tokens"
+                f"{last - first} turns; give turns <= {last - first}, or turns < {last - first} if tokens is given"
             )
-        of_token, contexts = drawn.offsets("token"), drawn.contexts()
-        own = np.flatnonzero(contexts.draws == draw)[0]
-        path, begins = contexts.tokens[contexts.offsets[own] : contexts.offsets[own + 1]], contexts.begins
-        taken = turns + bool(tokens)
-        if contexts.steps[own + 1] - first < taken:
+        of_token, contexts = with_draw.offsets("token"), with_draw.contexts()
+        context = np.flatnonzero(contexts.draws == draw)[0]
+        path, begins = contexts.tokens[contexts.offsets[context] : contexts.offsets[context + 1]], contexts.begins
+        turns_needed = turns + bool(tokens)
+        if contexts.steps[context + 1] - first < turns_needed:
             raise InvalidInputError(
                 f"Prefix: turns is {turns} for trajectory {trajectory_id}, whose context was rewritten before that "
                 "turn; give fewer turns"
             )
-        ends = [int(begins[row] + of_token[row + 1] - of_token[row]) for row in range(first, first + taken)]
-        starts = [int(begins[row]) for row in range(first, first + taken)]
+        ends = [int(begins[row] + of_token[row + 1] - of_token[row]) for row in range(first, first + turns_needed)]
+        starts = [int(begins[row]) for row in range(first, first + turns_needed)]
         if not 0 <= tokens <= (ends[-1] - starts[-1] if tokens else 0):
             raise InvalidInputError(
                 f"Prefix: tokens is {tokens} for {title}, whose next action has {ends[-1] - starts[-1]} tokens; give a "
@@ -132,7 +134,8 @@ class Prefix:
         if not 0 <= turns <= len(branch.turns) or (tokens and turns == len(branch.turns)):
             raise InvalidInputError(
                 f"Prefix: turns is {turns} and tokens is {tokens} for branch {branch.name}, which has "
-                f"{len(branch.turns)} turns; give at most that many turns, and fewer with tokens"
+                f"{len(branch.turns)} turns; give turns <= {len(branch.turns)}, or turns < {len(branch.turns)} if "
+                "tokens is given"
             )
         path = branch.tokens
         spans = [(turn.begin.tokens, turn.begin.tokens + turn.length) for turn in branch.turns[: turns + bool(tokens)]]
@@ -141,7 +144,7 @@ class Prefix:
             begun=path[spans[-1][0] : spans[-1][0] + tokens] if tokens else None,
             seed=branch.seed,
             contexts=[None, *(path[end:begin] for (_, end), (begin, _) in itertools.pairwise(spans))],
-            title=f"branch {branch.name} behind {turns} turns",
+            title=f"branch {branch.name} after {turns} turns",
         )
 
 

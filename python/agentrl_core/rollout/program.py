@@ -53,8 +53,8 @@ class Cohort(Sequence[Group]):
         """Score the ended branches of each group; see `Group.score`."""
         scores = []
         for group in self._groups:
-            found = self._runtime.scores(group, column)
-            scores.append(np.array([found.get(branch.handle, np.nan) for branch in group.branches]))
+            by_handle = self._runtime.scores(group, column)
+            scores.append(np.array([by_handle.get(branch.handle, np.nan) for branch in group.branches]))
         return scores
 
     async def side_effect(self, name: str, function: Callable[[], Awaitable[Any]]) -> Any:
@@ -140,10 +140,10 @@ class Independent(Rollout):
 
     async def group(self, group: Group) -> None:
         """Run all members concurrently, then replacements of failed ones."""
-        left = self.replacements
+        remaining = self.replacements
         branches = await group.run(group.start_many(group.size))
-        while left and (count := min(left, sum(branch.status == "failed" for branch in branches))):
-            left -= count
+        while remaining and (count := min(remaining, sum(branch.status == "failed" for branch in branches))):
+            remaining -= count
             branches = await group.run(group.start_many(count))
 
 

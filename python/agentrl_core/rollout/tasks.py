@@ -39,6 +39,6 @@ def unawaited(lock: asyncio.Lock, name: str) -> asyncio.Lock:
         return lock
     task = asyncio.current_task()
     raise InvalidInputError(
-        f"branch {name} is awaited by a task other than {task and task.get_name()}; let one task drive a branch, "
-        "and fork it for another"
+        f"branch {name} is already awaited in another asyncio task than {task and task.get_name()}; await a branch in "
+        "one asyncio task, and fork it for another"
     )

@@ -252,10 +252,10 @@ class TokenPath:
             tokens = self._plain_chat.action(content)
             return np.asarray(tokens if ends else tokens[:-1], np.int32)
         numbers = columns.integers(content, "write: content")
-        wrong = numbers[(numbers < 0) | (numbers >= vocabulary_size)]
-        if len(wrong):
+        invalid = numbers[(numbers < 0) | (numbers >= vocabulary_size)]
+        if len(invalid):
             raise InvalidInputError(
-                f"write: content has {wrong[0]}, outside the vocabulary of {vocabulary_size} tokens; give token ids "
+                f"write: content has {invalid[0]}, outside the vocabulary of {vocabulary_size} tokens; give token ids "
                 "below that"
             )
         return numbers.astype(np.int32)
@@ -284,8 +284,8 @@ class TokenPath:
         """Return the tokens of messages that follow an action: the last one of the path, or of the tokens `before`."""
         if not self._ends_with_next:
             return self._chat.observation(content)
-        own = self._forest.tokens(self.handle) if before is None else before
-        return self._chat.observation(content, int(own[-1]) if len(own) else None)
+        tokens = self._forest.tokens(self.handle) if before is None else before
+        return self._chat.observation(content, int(tokens[-1]) if len(tokens) else None)
 
     def length_with(self, observation: Content) -> int:
         """Return the length that the path would have with this answer to the open action."""
@@ -386,7 +386,7 @@ class TokenPath:
                 turn is not in the current context.
         """
         self.flush()
-        own = self._forest.tokens(self.handle)
+        path_tokens = self._forest.tokens(self.handle)
         pieces: list[NDArray[np.int32]] = []
         messages: list[Content] = []
         begins: dict[int, int] = {}
@@ -416,7 +416,7 @@ class TokenPath:
                     )
                 begin, end = self.spans[item]
                 begins[item] = sum(map(len, pieces))
-                pieces.append(own[begin:end])
+                pieces.append(path_tokens[begin:end])
         return NewContext(np.concatenate(pieces), begins, shown)
 
     def blobs(self, images: Sequence[Image]) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Phase schedule: numbers that follow metrics, and actions on models between optimizer steps and iterations."""
+"""Phase hooks: actions on models between optimizer steps; and controllers, numbers that follow metrics."""
 
 from agentrl_core.component.controller import Choice, Controller
 from agentrl_core.schedule.adaptive import AdaptiveKL, Dual

@@ -31,7 +31,8 @@ class Adaptive(Controller, ABC):
 
     def check_options(self) -> None:
         """Require `start` within the bounds."""
-        self.require(self.start == self._held(self.start), "start", "give a number from at_least to at_most")
+        bounds = f"at_least={self.at_least}, at_most={self.at_most}"
+        self.require(self.start == self._held(self.start), "start", f"give a number within {bounds}")
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -128,10 +128,12 @@ class SyncModel(Hook):
 
     def check_options(self) -> None:
         """Require two different models, no `once` or `when` with `corrected`, and unit `steps` with `own_steps`."""
-        self.require(self.source != self.target, "target", "name another model than `source`")
-        self.require(self.target != BEGIN, "target", "name a model that is given: what was at the begin is past")
+        self.require(self.source != self.target, "target", f"name another model than source={self.source!r}")
+        self.require(
+            self.target != BEGIN, "target", "it is a copy that no hook changes: name a model, such as 'reference'"
+        )
         regular = self.once is None and self.when is None
-        self.require(not self.corrected or regular, "corrected", "say how often with `every` alone")
+        self.require(not self.corrected or regular, "corrected", "leave out `once` and `when`, and set `every`")
         counts = self.unit == "steps" and self.source != BEGIN
         self.require(
             not self.own_steps or counts, "own_steps", "use it with unit='steps' and a trained model as source"
@@ -164,7 +166,7 @@ class SwapModels(Hook):
 
     def check_options(self) -> None:
         """Require two different models."""
-        self.require(self.one != self.other, "other", "name another model")
+        self.require(self.one != self.other, "other", f"name another model than one={self.one!r}")
 
 
 @dataclass(frozen=True)

@@ -173,10 +173,10 @@ class DecayAllocator(Allocator):
     def counts(self, state: State, known: Numbers, total: int) -> NDArray[np.int32]:  # noqa: ARG002 - no state
         """Return the number of rollouts of each task."""
         rates = known["estimate"]
-        each = total // max(len(rates), 1)
-        parts = each * np.minimum(1.0, (1 - rates) / (1 - self.above))
+        per_task = total // max(len(rates), 1)
+        parts = per_task * np.minimum(1.0, (1 - rates) / (1 - self.above))
         # Rounding errors in the last bits must not add a rollout.
-        return np.clip(np.ceil(parts - 1e-9), min(self.low, each), each).astype(np.int32)
+        return np.clip(np.ceil(parts - 1e-9), min(self.low, per_task), per_task).astype(np.int32)
 
 
 @dataclass(frozen=True)

@@ -135,18 +135,18 @@ class ComposedSelector(Selector):
             return self._sampled(pool, state, wanted, None, count, excluded, key)
         shares = np.array([share for _, share in parts])
         numbers = _core.select.shares(shares, total=count, low=0, high=max(count, 1)) if count else np.zeros(len(parts))
-        found: list[NDArray[np.int64]] = []
+        chosen_rows: list[NDArray[np.int64]] = []
         for number, (mask, _) in enumerate(parts):
             of_part = _core.rng.structural_seed(key, number)
             rows, _ = self._sampled(pool, state, wanted, mask, int(numbers[number]), excluded, of_part)
-            found.append(rows)
+            chosen_rows.append(rows)
             excluded = np.concatenate([excluded, rows])
         # If a part has too few tasks, the others fill the round.
-        missing = count - sum(map(len, found))
+        missing = count - sum(map(len, chosen_rows))
         everything = np.logical_or.reduce([mask for mask, _ in parts])
         rest = _core.rng.structural_seed(key, len(parts), _REST)
-        found.append(self._sampled(pool, state, wanted, everything, missing, excluded, rest)[0])
-        return np.concatenate(found), None
+        chosen_rows.append(self._sampled(pool, state, wanted, everything, missing, excluded, rest)[0])
+        return np.concatenate(chosen_rows), None
 
     def _parts(self, pool: Pool, state: State) -> list[tuple[NDArray[np.bool_], float]] | None:
         """Return masks of the pool and their shares: every stage combined with every quota."""
@@ -191,9 +191,9 @@ class ComposedSelector(Selector):
         if self.score is None or not len(rows):
             return rows, None
         scores, begin = np.empty(len(rows)), 0
-        for some in self._pieces(pool, state, rows, wanted.iteration):
-            scores[begin : begin + len(some)] = self.score(self._estimates(state, some, key))
-            begin += len(some)
+        for candidates in self._pieces(pool, state, rows, wanted.iteration):
+            scores[begin : begin + len(candidates)] = self.score(self._estimates(state, candidates, key))
+            begin += len(candidates)
         places, chances = self.sample.choose(scores, rows, count, _core.rng.structural_seed(key, _SAMPLE))
         return rows[places], chances if len(rows) == len(pool) else None
 
@@ -268,8 +268,8 @@ class ComposedSelector(Selector):
     def _learned(self, state: State, visits: TaskOutcomes, closed: IterationRecord) -> State:
         """Return the allocator's next state, from the numbers that it was given."""
         if self.count is None or closed.pool is None:
-            kept: State = state["count"]
-            return kept
+            unchanged: State = state["count"]
+            return unchanged
         known = Candidates(closed.pool, visits.rows, visits.places, closed.iteration)
         return self.count.next(state["count"], visits, self._numbers(state, known))
 

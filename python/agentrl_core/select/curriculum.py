@@ -93,10 +93,12 @@ class Curriculum(Component):
         """Return the bucket of each task; -1 if it is in none."""
         if self.by != "domain":
             return np.searchsorted(np.array(self._bounds()), pool.column(self.by), side="left").astype(np.int64)
-        named = {name: place for place, part in enumerate(self.buckets.split(",")) for name in part.split("+")}
-        buckets = np.array([named.get(name, -1) for name in pool.domains], np.int64)
-        chosen: NDArray[np.int64] = buckets[pool.column("domain")]
-        return chosen
+        bucket_of_domain = {
+            name: place for place, part in enumerate(self.buckets.split(",")) for name in part.split("+")
+        }
+        buckets = np.array([bucket_of_domain.get(name, -1) for name in pool.domains], np.int64)
+        task_buckets: NDArray[np.int64] = buckets[pool.column("domain")]
+        return task_buckets
 
     def initial_state(self) -> State:
         """Return the first stage."""
@@ -124,8 +126,8 @@ class Curriculum(Component):
     def _success(self, stage: int, visits: TaskOutcomes, closed: IterationRecord) -> float:
         if closed.pool is None or not len(visits):
             return math.nan
-        own = np.repeat(self.of(closed.pool)[visits.rows] == stage, visits.counts) & ~np.isnan(visits.solved)
-        return float(visits.solved[own].mean()) if own.any() else math.nan
+        of_stage = np.repeat(self.of(closed.pool)[visits.rows] == stage, visits.counts) & ~np.isnan(visits.solved)
+        return float(visits.solved[of_stage].mean()) if of_stage.any() else math.nan
 
 
 @dataclass(frozen=True)
@@ -166,18 +168,18 @@ class Quota(Component):
         self._targets()
 
     def _targets(self) -> dict[str, float]:
-        found: dict[str, float] = {}
+        targets: dict[str, float] = {}
         for part in filter(None, self.targets.split(",")):
             name, _, share = part.partition("=")
             try:
-                found[name.strip()] = float(share)
+                targets[name.strip()] = float(share)
             except ValueError:
-                found[name.strip()] = math.nan
-        fine = all(math.isfinite(share) and share >= 0 for share in found.values()) and (
-            not found or sum(found.values()) > 0
+                targets[name.strip()] = math.nan
+        is_valid = all(math.isfinite(share) and share >= 0 for share in targets.values()) and (
+            not targets or sum(targets.values()) > 0
         )
-        self.require(fine, "targets", "give name=share with commas between, such as math=0.7,code=0.3")
-        return found
+        self.require(is_valid, "targets", "give name=share with commas between, such as math=0.7,code=0.3")
+        return targets
 
     def initial_state(self) -> State:
         """Return the state before any draw: no realised shares."""
@@ -185,8 +187,8 @@ class Quota(Component):
 
     def shares(self, state: State, domains: Sequence[str]) -> NDArray[np.float64]:
         """Return the share of each domain in the next groups."""
-        given = self._targets() or dict.fromkeys(domains, 1.0)
-        targets = np.array([given.get(domain, 0.0) for domain in domains])
+        target_shares = self._targets() or dict.fromkeys(domains, 1.0)
+        targets = np.array([target_shares.get(domain, 0.0) for domain in domains])
         if targets.sum() == 0:
             raise InvalidInputError(
                 f"{self.title()}: none of the domains of targets={self.targets!r} is in the pool; use some of: "
@@ -210,10 +212,12 @@ class Quota(Component):
             return state
         ids = dict(zip(closed.pool.ids(closed.selection.rows), closed.selection.rows.tolist(), strict=True))
         names, counts = np.unique(Rows(closed.batch, "draw").names("task_id"), return_counts=True)
-        kept = [(ids[name], count) for name, count in zip(names.tolist(), counts.tolist(), strict=True) if name in ids]
-        if not kept:
+        in_pool = [
+            (ids[name], count) for name, count in zip(names.tolist(), counts.tolist(), strict=True) if name in ids
+        ]
+        if not in_pool:
             return state
-        rows, numbers = (np.array(part, np.int64) for part in zip(*kept, strict=True))
+        rows, numbers = (np.array(part, np.int64) for part in zip(*in_pool, strict=True))
         totals = np.bincount(closed.pool.column("domain")[rows], weights=numbers, minlength=len(closed.pool.domains))
         now = dict(zip(closed.pool.domains, (totals / totals.sum()).tolist(), strict=True))
         before = state["realised"]

@@ -64,11 +64,11 @@ class MixedTasks(Sequence[tuple[str, Task]]):
         if isinstance(row, slice):
             return [self[place] for place in range(*row.indices(self._length))]
         if not 0 <= row < self._length:
-            raise IndexError(row)
+            raise IndexError(f"row is {row}; give a number from 0 to {self._length - 1}")
         part = bisect.bisect_right(self._begins, row) - 1
         first, names = self._turns[part]
-        number, which = divmod(row - self._begins[part], len(names))
-        name = names[which]
+        number, offset = divmod(row - self._begins[part], len(names))
+        name = names[offset]
         with self._lock:
             return name, self._worlds[name][first + number]
 
@@ -84,9 +84,9 @@ class MixedTasks(Sequence[tuple[str, Task]]):
                 table is unknown.
         """
         if not (isinstance(name, str) and name.isidentifier()) or name in (*_FACTS, "domain"):
-            taken = ", ".join([*_FACTS, "domain"])
+            known = ", ".join([*_FACTS, "domain"])
             raise InvalidInputError(
-                f"name={name!r} cannot be the name of a column; give a name of letters, digits and _ other than {taken}"
+                f"name={name!r} cannot be the name of a column; give a name of letters, digits and _ other than {known}"
             )
         if isinstance(values, Mapping):
             ids = [task.task_id for _, task in self]
@@ -112,22 +112,22 @@ class MixedTasks(Sequence[tuple[str, Task]]):
         """
         if name in self._annotated:
             return self._annotated[name]
-        given: dict[str, NDArray[Any]] = {}
+        arrays: dict[str, NDArray[Any]] = {}
         for world, tasks in self._worlds.items():
             columns: Mapping[str, Any] = getattr(tasks, "columns", {})
             if len(tasks) and name not in columns:
                 return None
-            given |= {world: np.asarray(columns[name])} if len(tasks) else {}
-        if len(given) < 2:
-            return next(iter(given.values()), None)
-        shape = next(iter(given.values())).shape[1:]
-        found = np.empty((self._length, *shape), np.result_type(*given.values()))
+            arrays |= {world: np.asarray(columns[name])} if len(tasks) else {}
+        if len(arrays) < 2:
+            return next(iter(arrays.values()), None)
+        shape = next(iter(arrays.values())).shape[1:]
+        merged = np.empty((self._length, *shape), np.result_type(*arrays.values()))
         ends = [*self._begins[1:], self._length]
         for begin, end, (first, names) in zip(self._begins, ends, self._turns, strict=True):
-            for which, world in enumerate(names):
+            for offset, world in enumerate(names):
                 rows = (end - begin) // len(names)
-                found[begin + which : end : len(names)] = given[world][first : first + rows]
-        return found
+                merged[begin + offset : end : len(names)] = arrays[world][first : first + rows]
+        return merged
 
 
 class Pool:
@@ -184,24 +184,24 @@ class Pool:
         elif name in _FACTS:
             self._read_facts()
         else:
-            found = self._tasks.column(name) if isinstance(self._tasks, MixedTasks) else None
-            if found is None:
+            values = self._tasks.column(name) if isinstance(self._tasks, MixedTasks) else None
+            if values is None:
                 known = ", ".join([*_FACTS, "domain"])
                 raise NotFoundError(
                     f"the pool has no column {name!r}; use one of: {known}, a column in `columns` of the sequence that "
                     f"Environment.tasks returns, or Collector.annotate_tasks({name!r}, values)"
                 )
-            if len(found) != len(self):
+            if len(values) != len(self):
                 raise InvalidInputError(
-                    f"column {name!r} has {len(found)} values for {len(self)} tasks; give one value for each task"
+                    f"column {name!r} has {len(values)} values for {len(self)} tasks; give one value for each task"
                 )
-            self._columns[name] = found
+            self._columns[name] = values
         return self._columns[name]
 
     def _read_domains(self) -> None:
-        named = self._tasks.column("domain") if isinstance(self._tasks, MixedTasks) else None
-        if named is not None:
-            names, first, codes = np.unique(named, return_index=True, return_inverse=True)
+        domains = self._tasks.column("domain") if isinstance(self._tasks, MixedTasks) else None
+        if domains is not None:
+            names, first, codes = np.unique(domains, return_index=True, return_inverse=True)
             order = np.argsort(first)
             places = np.empty(len(order), np.int32)
             places[order] = np.arange(len(order))

@@ -77,9 +77,9 @@ class PoolFilter(Component):
         visits = visits.subset(~np.isnan(visits.solved))
         attempts, successes, out = (grown(state[name], len(rows), 0) for name in ("attempts", "successes", "out"))
         at = visits.places
-        kept = 0 if self.newest else 1
-        attempts[at] = kept * attempts[at] + visits.counts
-        successes[at] = kept * successes[at] + visits.sums(visits.solved).astype(np.int64)
+        old_weight = 0 if self.newest else 1
+        attempts[at] = old_weight * attempts[at] + visits.counts
+        successes[at] = old_weight * successes[at] + visits.sums(visits.solved).astype(np.int64)
         if self.per == "iteration":
             out[at] = self._outside(attempts[at], successes[at], rows[at])
         elif epoch > state["epoch"]:

@@ -77,6 +77,6 @@ class RetryQueue(Component):
         items = state["next"] + np.arange(len(fresh))
         born = np.full(len(fresh), visits.iteration)
         new = {"items": items, "rows": fresh, "born": born, "tries": np.zeros(len(fresh))}
-        kept = {"items": state["items"], "rows": state["rows"], "born": state["born"], "tries": tries}
-        joined = {name: np.append(kept[name][stays], new[name]).astype(np.int64) for name in kept}
+        old = {"items": state["items"], "rows": state["rows"], "born": state["born"], "tries": tries}
+        joined = {name: np.append(old[name][stays], new[name]).astype(np.int64) for name in old}
         return joined | {"next": int(state["next"]) + len(fresh)}

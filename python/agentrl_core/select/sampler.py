@@ -110,9 +110,9 @@ class ProportionalSampler(Sampler):
         if not len(scores):
             return scores
         if self.temperature is None:
-            wrong = ~(np.isfinite(scores) & (scores >= 0))
-            if wrong.any():
-                place = int(np.flatnonzero(wrong)[0])
+            invalid = ~(np.isfinite(scores) & (scores >= 0))
+            if invalid.any():
+                place = int(np.flatnonzero(invalid)[0])
                 raise InvalidInputError(
                     f"{self.title()}: scores[{place}] is {scores[place]}, and without a temperature scores are "
                     "weights; use a score that is at least 0, or give a temperature"

@@ -59,8 +59,8 @@ class Selection:
         """Raise an error if the selection cannot be rolled out.
 
         Raises:
-            InvalidInputError: columns have unequal lengths or invalid values. The message names `title`, which made
-                them.
+            InvalidInputError: columns have unequal lengths or invalid values. The message names the
+                selector, `title`.
         """
         for option in fields(self):
             value = getattr(self, option.name)
@@ -81,8 +81,8 @@ class Selection:
     def take(self, order: NDArray[np.int64]) -> Self:
         """Return the groups at some positions of the selection, in the given order."""
         columns: dict[str, Any] = {option.name: getattr(self, option.name) for option in fields(self)}
-        taken: dict[str, Any] = {name: None if each is None else each[order] for name, each in columns.items()}
-        return type(self)(**taken)
+        reordered: dict[str, Any] = {name: None if each is None else each[order] for name, each in columns.items()}
+        return type(self)(**reordered)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, which `from_dict` reads back exactly."""
@@ -193,7 +193,7 @@ class Uniform(Selector):
         if wanted.groups > len(pool) and not wanted.round:
             raise InvalidInputError(
                 f"count={wanted.groups} tasks cannot be chosen from pool_size={len(pool)}; make the pool of tasks "
-                "larger or ask for fewer"
+                "larger or request fewer"
             )
         begin = len(wanted.taken)
         end = min(begin + wanted.groups, len(pool))

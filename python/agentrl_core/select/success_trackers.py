@@ -76,10 +76,10 @@ class Beta(Tracker):
             wrong = values[(values < 0) | (values > 1)][0]
             raise InvalidInputError(f"{self.title()}: a reward is {wrong}; with of='reward' give rewards from 0 to 1")
         successes, failures, last = (grown(state[name], visits.known, 0) for name in ("successes", "failures", "last"))
-        at, gained = visits.places, visits.sums(values)
-        faded = self.decay * self._idle(last[at], visits.iteration)
-        successes[at] = faded * successes[at] + gained
-        failures[at] = faded * failures[at] + visits.counts - gained
+        at, new_successes = visits.places, visits.sums(values)
+        remaining = self.decay * self._idle(last[at], visits.iteration)
+        successes[at] = remaining * successes[at] + new_successes
+        failures[at] = remaining * failures[at] + visits.counts - new_successes
         last[at] = visits.iteration
         return {"successes": successes, "failures": failures, "last": last}
 
@@ -101,9 +101,9 @@ class Beta(Tracker):
             total = self.prior_success + self.prior_failure
             alpha, beta = total * rate, total * (1 - rate)
         here, there = candidates.known(state["last"])
-        left = self._idle(state["last"][there], candidates.iteration)
-        alpha[here] += left * state["successes"][there]
-        beta[here] += left * state["failures"][there]
+        remaining = self._idle(state["last"][there], candidates.iteration)
+        alpha[here] += remaining * state["successes"][there]
+        beta[here] += remaining * state["failures"][there]
         return alpha, beta
 
     def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
@@ -193,19 +193,19 @@ class RecentVisits(Tracker):
 
     def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
         """Return the mean of the window."""
-        found = np.full(len(candidates), self.unseen)
+        means = np.full(len(candidates), self.unseen)
         here, there = candidates.known(state["count"])
         count = state["count"][there]
-        found[here] = np.where(count > 0, self._means(state["visits"][there], count), self.unseen)
-        return found
+        means[here] = np.where(count > 0, self._means(state["visits"][there], count), self.unseen)
+        return means
 
     def columns(self, state: State, candidates: Candidates) -> dict[str, NDArray[np.float32]]:
         """Return the mean of the window, and its bin (the middle one for an untried task)."""
-        found = super().columns(state, candidates)
+        values = super().columns(state, candidates)
         if self.bins:
-            seen = candidates.read(state["count"], 0) > 0
-            found["bin"] = np.where(seen, candidates.read(state["bin"], 0), self.bins // 2).astype(np.float32)
-        return found
+            is_tried = candidates.read(state["count"], 0) > 0
+            values["bin"] = np.where(is_tried, candidates.read(state["bin"], 0), self.bins // 2).astype(np.float32)
+        return values
 
     def curves(self, state: State, candidates: Candidates, length: int) -> NDArray[np.float64]:
         """Return the last `length` visits of each candidate, oldest first, padded with NaN."""

@@ -54,15 +54,15 @@ class TaskOutcomes:
             known: rows of the tasks that were tried before.
         """
         entries, rewards, solved = _outcomes(closed)
-        chosen = closed.selection
-        rows = chosen.rows[entries] if chosen is not None else np.zeros(0, np.int64)
+        selection = closed.selection
+        rows = selection.rows[entries] if selection is not None else np.zeros(0, np.int64)
         order = np.argsort(rows, kind="stable")
         tasks, begins = np.unique(rows[order], return_index=True)
         places = _core.select.places(known, tasks)
         new = places < 0
         places[new] = len(known) + np.arange(int(new.sum()))
-        survey = chosen.purpose[entries] == 1 if chosen is not None else np.zeros(0, np.bool_)
-        variants = chosen.variants[entries] if chosen is not None else np.zeros(0, np.int32)
+        survey = selection.purpose[entries] == 1 if selection is not None else np.zeros(0, np.bool_)
+        variants = selection.variants[entries] if selection is not None else np.zeros(0, np.int32)
         visits = cls(
             tasks,
             np.append(begins, len(rows)).astype(np.int64),
@@ -132,4 +132,4 @@ def entries_of(tasks: list[str], selection: Selection | None, pool: Pool | None)
         for entry, task_id in reversed(list(enumerate(pool.ids(selection.rows)))):
             waiting.setdefault(task_id, []).append(entry)
     of_groups = (waiting.get(task) for task in tasks)
-    return np.array([left.pop() if left else -1 for left in of_groups], np.int64)
+    return np.array([entries.pop() if entries else -1 for entries in of_groups], np.int64)

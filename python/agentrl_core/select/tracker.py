@@ -45,10 +45,10 @@ class Candidates:
 
     def read(self, array: NDArray[Any], unknown: float) -> NDArray[np.float64]:
         """Return the array's value of each task, or `unknown` if it has none."""
-        found = np.full(len(self), unknown, np.float64)
+        values = np.full(len(self), unknown, np.float64)
         here, there = self.known(array)
-        found[here] = array[there]
-        return found
+        values[here] = array[there]
+        return values
 
     def column(self, name: str) -> NDArray[Any]:
         """Return a column of the pool for these tasks."""

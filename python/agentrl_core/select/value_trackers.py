@@ -96,7 +96,7 @@ class PredictedSuccess(Tracker):
         vectors = candidates.pool.column(self.by)
         if vectors.ndim != 2:
             raise InvalidInputError(f"{self.title()}: column {self.by!r} of the pool has no vectors; give a 2-D array")
-        queries, references = (vectors[some].astype(np.float64).ravel() for some in (candidates.rows, rows))
+        queries, references = (vectors[indexes].astype(np.float64).ravel() for indexes in (candidates.rows, rows))
         width = vectors.shape[1]
         expected = _core.select.attended(queries, references, rates, width, float(np.sqrt(width)))
         places = _core.select.places(rows, candidates.rows)

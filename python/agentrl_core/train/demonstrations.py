@@ -125,8 +125,8 @@ def imitate(
     optimizer = torch.optim.AdamW(weights, lr=learning_rate, weight_decay=0.0)
     traces = TraceWriter(environment, Chat(tokenizer), random.Random(seed))  # noqa: S311 -- no secret
     for step in range(steps):
-        written = [traces.write(CORRECT) for _ in range(TRACES_A_STEP)]
-        loss = imitation_step(model, optimizer, written, learning_rate * min(1.0, (step + 1) / 4), at_once=4)
+        examples = [traces.write(CORRECT) for _ in range(TRACES_A_STEP)]
+        loss = imitation_step(model, optimizer, examples, learning_rate * min(1.0, (step + 1) / 4), at_once=4)
         if progress is not None:
             progress(step + 1, loss)
 
@@ -162,10 +162,10 @@ def _loss(model: PreTrainedModel, traces: Sequence[Trace]) -> torch.Tensor:
     for row, trace in enumerate(traces):
         ids[row, : len(trace.tokens)] = trace.tokens
         is_action[row, : len(trace.tokens)] = trace.is_action
-    tokens, wanted = torch.from_numpy(ids), torch.from_numpy(is_action)[:, 1:]
+    tokens, is_target = torch.from_numpy(ids), torch.from_numpy(is_action)[:, 1:]
     hidden = model.base_model(tokens[:, :-1], use_cache=False).last_hidden_state
     head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
-    return nn.functional.cross_entropy(head(hidden[wanted]), tokens[:, 1:][wanted], reduction="sum")
+    return nn.functional.cross_entropy(head(hidden[is_target]), tokens[:, 1:][is_target], reduction="sum")
 
 
 def expression_of(task: Task) -> str:
@@ -176,6 +176,6 @@ def expression_of(task: Task) -> str:
         return match.group().replace(" ", "")
     raise UnsupportedError(
         f"warm_start: task {task.task_id!r} has domain {task.domain!r}, but warm starts support only chain_sum, "
-        f"products and lcm; use those families, or give a model (any causal Hugging Face model with a chat template), "
-        f"if needed after training with loss.Imitation"
+        f"products and lcm; use those families, or give a model (any causal Hugging Face model with a chat template). "
+        f"Train it with loss.Imitation first if it never succeeds"
     )

@@ -158,9 +158,9 @@ def _loop(
         # The same tasks and seeds before and after: with unchanged weights the difference is exactly zero.
         progress.phase(phase, 1)
         with _timed(seconds, "evaluate"):
-            found = collect.evaluate(tasks=options.held_out)
-        progress.step(success=found.success)
-        return found
+            evaluation = collect.evaluate(tasks=options.held_out)
+        progress.step(success=evaluation.success)
+        return evaluation
 
     before = run / "before.json"
     if not before.is_file() and "success_before" not in measured:
@@ -181,26 +181,26 @@ def _loop(
             batch, metrics = _update(options, recipe, models, batch, iteration)
             generate.update_weights(policy, version=iteration + 1)
         with _timed(seconds, "store"):
-            shown = _shown(batch)
-            generated += int(shown["sampled_tokens"])
-            kept: dict[str, Any] = {
+            progress_numbers = _shown(batch)
+            generated += int(progress_numbers["sampled_tokens"])
+            stored_metrics: dict[str, Any] = {
                 "update": metrics,
-                **shown,
+                **progress_numbers,
                 "generated_tokens": generated,
                 "success_before": success_before,
             }
             if options.evaluate_every and (iteration + 1) % options.evaluate_every == 0:
-                kept["held_out_success"] = evaluated(f"evaluate after {iteration + 1}").success
-                if kept["held_out_success"] > best:
-                    best = kept["held_out_success"]
+                stored_metrics["held_out_success"] = evaluated(f"evaluate after {iteration + 1}").success
+                if stored_metrics["held_out_success"] > best:
+                    best = stored_metrics["held_out_success"]
                     save_folder(run, "best", policy, tokenizer)
                 progress.phase(f"train {recipe.name}", options.iterations)
                 progress.step(iteration)
-            kept["best_success"] = best
+            stored_metrics["best_success"] = best
             checkpoint = save_checkpoint(run, iteration + 1, models.state_dict())
-            collect.end_iteration(batch, {**kept, "seconds": dict(seconds)}, checkpoint=checkpoint)
+            collect.end_iteration(batch, {**stored_metrics, "seconds": dict(seconds)}, checkpoint=checkpoint)
             drop_checkpoints(run, checkpoint)
-        progress.step(**shown)
+        progress.step(**progress_numbers)
     from_first_rank(None)
     collect.close()  # drops prefetched iterations that are not needed
     after = evaluated("evaluate after")
@@ -361,12 +361,11 @@ def _engine(options: TrainOptions, run: Path, policy: PreTrainedModel, tokenizer
     routes = options.replay_routes
     if routes and not routers_of(policy):
         raise InvalidInputError(
-            f"replay_routes=True, but {type(policy).__name__} has no router of experts that is known; leave "
-            "--replay-routes out"
+            f"replay_routes=True, but no expert router is known for {type(policy).__name__}; omit --replay-routes"
         )
     if options.engine == "vllm":
-        more: dict[str, Any] = {"enable_return_routed_experts": True} if routes else {}
-        return engines.Vllm(str(run / "start"), tokenizer, max_model_len=options.context_tokens, **more)
+        extra_options: dict[str, Any] = {"enable_return_routed_experts": True} if routes else {}
+        return engines.Vllm(str(run / "start"), tokenizer, max_model_len=options.context_tokens, **extra_options)
     # An engine that generates during training needs its own weights.
     return engines.Transformers(policy, tokenizer, copy=options.staleness > 0, routed_experts=routes)
 
@@ -400,21 +399,21 @@ def _logger(name: str, options: TrainOptions) -> Callable[[int, Mapping[str, Any
     return WeightsAndBiases(project="agentrl", name=Path(options.run).name, dir=options.run)
 
 
-def _tool_use(found: Evaluation) -> dict[str, float]:
+def _tool_use(evaluation: Evaluation) -> dict[str, float]:
     """Return the share of solved episodes that called a tool; empty if episodes do not count their calls."""
-    if not found.batch.has("tool_calls", "draw"):
+    if not evaluation.batch.has("tool_calls", "draw"):
         return {}
-    calls = found.batch.column("tool_calls", "draw")[found.batch.column("success", "draw") == 1]
+    calls = evaluation.batch.column("tool_calls", "draw")[evaluation.batch.column("success", "draw") == 1]
     return {"solved_with_tool": float(np.mean(calls > 0)) if len(calls) else 0.0}
 
 
 def _shown(batch: Batch) -> dict[str, float]:
     """Return the numbers of the progress bar."""
-    drawn = batch.num_draws > 0
+    has_draws = batch.num_draws > 0
     entropy, success = batch.column("entropy", "node_token"), batch.column("success", "draw")
     return {
         "success": float(np.nanmean(success)) if np.isfinite(success).any() else math.nan,
-        "reward": float(np.nanmean(batch.column("reward", "draw"))) if drawn else math.nan,
+        "reward": float(np.nanmean(batch.column("reward", "draw"))) if has_draws else math.nan,
         "entropy": float(np.nanmean(entropy)) if np.isfinite(entropy).any() else math.nan,
         "sampled_tokens": float(np.isfinite(batch.column("behaviour_logprob", "node_token")).sum()),
         "sharing": batch.sharing_ratio,

@@ -111,11 +111,11 @@ def check_runs(
                 f"{name} trains model {training.model!r}, but agentrl train has policy, {', '.join(_TRAINED)}; copy "
                 f"its loop and step update.model there"
             )
-        made = {"advantage", "return"} & {column.name for column in training.needs}
-        if made and training.stage in other_stages(recipe):
+        credit_columns = {"advantage", "return"} & {column.name for column in training.needs}
+        if credit_columns and training.stage in other_stages(recipe):
             raise InvalidInputError(
                 f"{name} trains model {training.model!r} in stage {training.stage!r} on separate data with column "
-                f"{min(made)!r}; copy the loop of agentrl train and pass that stage its batch"
+                f"{min(credit_columns)!r}; copy the loop of agentrl train and pass that stage its batch"
             )
         if training.model == "policy" and "value" in training.loss.outputs:
             raise InvalidInputError(
@@ -130,8 +130,8 @@ def check_runs(
         raise InvalidInputError(f"teacher: {name} does not learn from one; leave --teacher out")
     for column in recipe.model_columns:
         known = column.model in (*_OF_POLICY, *_FROZEN, *_TRAINED) or column.name == _TEACHER_COLUMN
-        whole = (column.level, column.name) in (("step", "value"), ("draw", "gradient_norm"))
-        if not known or (column.level != "token" and not whole):
+        is_supported = (column.level, column.name) in (("step", "value"), ("draw", "gradient_norm"))
+        if not known or (column.level != "token" and not is_supported):
             raise InvalidInputError(
                 f"{name} needs column {column.name!r} of each {column.level} from model {column.model!r}, which "
                 f"agentrl train does not compute; copy its loop and add the column: arl.annotate or "
@@ -142,8 +142,8 @@ def check_runs(
     for part in vars(select).values():
         if isinstance(part, PredictedSuccess):  # reads its column only after the survey
             pool.column(part.by)
-    wanted = SelectionRequest(1, max(group_size, 1), 0, np.zeros(0, np.int64), iteration=0)
-    if not len(select.choose(pool, select.initial_state(), wanted, 0).rows):
+    request = SelectionRequest(1, max(group_size, 1), 0, np.zeros(0, np.int64), iteration=0)
+    if not len(select.choose(pool, select.initial_state(), request, 0).rows):
         raise InvalidInputError(
             f"{name} selects none of these tasks (domains: {', '.join(pool.domains)}); write the recipe to a file and "
             f"set these domains in its phase select"
@@ -235,12 +235,17 @@ class Models:
         known = None if batch is None else [batch.has(column.name, column.level) for column in columns]
         for column, is_known in zip(columns, from_first_rank(known) or (), strict=True):
             if not is_known:
-                own = str(column.model)
+                model_name = str(column.model)
                 model = self.teacher if column.name == _TEACHER_COLUMN else None
-                model = model or self.named[own if own in self.named or own not in _OF_POLICY else "policy"]
+                model = (
+                    model
+                    or self.named[model_name if model_name in self.named or model_name not in _OF_POLICY else "policy"]
+                )
                 level: Any = "node_token" if column.level == "token" else column.level
                 # Only the policy replays experts, since the engine recorded those of the policy.
-                replay = self.replay_routes and own in _OF_POLICY and model is not self.teacher and level != "draw"
+                replay = (
+                    self.replay_routes and model_name in _OF_POLICY and model is not self.teacher and level != "draw"
+                )
                 options: Any = {"max_tokens": max_tokens, "group": group_of_ranks(), "replay_routes": replay}
                 with self._precision():
                     batch = annotate(batch, column.name, model, level=level, **options)

@@ -204,10 +204,10 @@ def _environment_of(name: str) -> Environment:
     if missing:
         raise InvalidInputError(
             f"env={name!r} returned {type(world).__name__}, which has no {' and no '.join(missing)}; return an "
-            "environment"
+            "environment, with tasks(count) and reset(task, seed)"
         )
-    found: Environment = world
-    return found
+    environment: Environment = world
+    return environment
 
 
 KEPT = {option.name for option in fields(TrainOptions)} - {"run", "resume", "iterations", "device"}
@@ -223,5 +223,5 @@ def _check_type(name: str, value: object, default: object) -> None:
     else:
         fits = type(value) is type(default)
     if not fits:
-        wanted = "a list of strings" if isinstance(default, tuple) else f"a value like {default!r}"
-        raise InvalidInputError(f"{name}={value!r} is not possible; give {wanted}")
+        expected = "a list of strings" if isinstance(default, tuple) else f"a value like {default!r}"
+        raise InvalidInputError(f"{name}={value!r} is not possible; give {expected}")

@@ -30,11 +30,11 @@ def begun(run: Path) -> tuple[Recipe, dict[str, Any]] | None:
         InvalidInputError: its `recipe.toml` is truncated, as after a kill, or cannot be read.
         RecipeError: it is not a recipe of this version.
     """
-    about = run / "recipe.toml"
-    if not about.is_file():
+    path = run / "recipe.toml"
+    if not path.is_file():
         return None
     try:
-        table = tomllib.loads(about.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         table, why = {}, str(error)
     else:
@@ -49,21 +49,21 @@ def begun(run: Path) -> tuple[Recipe, dict[str, Any]] | None:
                 options.setdefault(option.name, option.default)
     if not options.keys() >= KEPT:
         raise InvalidInputError(
-            f"{about} is incomplete: {why}; the run was killed while it started, or the file was edited. If nothing "
-            f"was trained yet, remove the file to start again; otherwise restore it"
+            f"{path} is incomplete: {why}; the run was killed while it started, or the file was edited. If nothing "
+            f"was trained yet, remove the file to start again; otherwise restore it from a copy"
         )
     return Recipe.from_dict(table), options
 
 
 def begin(options: TrainOptions, recipe: Recipe, run: Path, store: Store) -> None:
     """Write recipe and options to `recipe.toml`; when a run resumes, check that they are the same."""
-    about = run / "recipe.toml"
+    path = run / "recipe.toml"
     before = begun(run)
     if before is None:
         if store.version:
             raise InvalidInputError(f"{run} has a store that agentrl train did not create; choose another --run")
         text = recipe.to_toml() + options_toml(options)
-        with new_file(about) as file:
+        with new_file(path) as file:
             file.write(text.encode())
         return
     if not options.resume:
@@ -71,14 +71,14 @@ def begin(options: TrainOptions, recipe: Recipe, run: Path, store: Store) -> Non
     old, values = before
     if old != recipe:
         raise InvalidInputError(
-            f"{run} started with recipe {old.name!r} as in {about}, not with {recipe.name!r} as given; omit --recipe "
+            f"{run} started with recipe {old.name!r} as in {path}, not with {recipe.name!r} as given; omit --recipe "
             f"to continue it, or choose another --run"
         )
     for name, value in kept_options(options).items():
         if values.get(name) != value:
             raise InvalidInputError(
                 f"{run} started with {name}={values.get(name)!r}, not {value!r}; omit the option to continue, choose "
-                f"another --run, or change it in {about}"
+                f"another --run, or change it in {path}"
             )
 
 

@@ -48,6 +48,6 @@ def from_first_rank(value: T | None) -> T | None:
     """Broadcast a value from the first rank, and return it on all ranks; other ranks pass None."""
     if num_ranks() == 1:
         return value
-    parcel = [value]
-    distributed.broadcast_object_list(parcel, src=0, device=torch.device("cpu"))
-    return parcel[0]
+    payload = [value]
+    distributed.broadcast_object_list(payload, src=0, device=torch.device("cpu"))
+    return payload[0]

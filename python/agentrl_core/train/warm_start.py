@@ -98,8 +98,8 @@ def warm_start(
     traces = TraceWriter(environment, Chat(tokenizer), random.Random(seed))  # noqa: S311 -- no secret
     for step in range(steps):
         mixture = CORRECT if step < _CORRECT_ONLY_SHARE * steps else _MIXTURE
-        written = [traces.write(mixture) for _ in range(TRACES_A_STEP)]
-        loss = imitation_step(model, optimizer, written, _LEARNING_RATE * _schedule(step, steps))
+        examples = [traces.write(mixture) for _ in range(TRACES_A_STEP)]
+        loss = imitation_step(model, optimizer, examples, _LEARNING_RATE * _schedule(step, steps))
         if progress is not None:
             progress(step + 1, loss)
     return model, tokenizer

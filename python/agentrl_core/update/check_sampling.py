@@ -107,8 +107,8 @@ class SamplingUse:
         """Return the error message about a field whose value is refused."""
         remedy = "" if self.weights else ', or use recomputed log-probs: recipe.replace(old_logprob="recomputed")'
         return (
-            f"{found}, but recipe {self.recipe!r} compares recorded log-probs, which are those of the distribution "
-            f"sampled from, with the model's over all tokens; sample with Sampling({field}={default!r}){remedy}"
+            f"{found}, so recorded log-probs are not those of the model, but recipe {self.recipe!r} compares the two; "
+            f"sample with Sampling({field}={default!r}){remedy}"
         )
 
 
@@ -139,13 +139,13 @@ def check_sampling(recipe: Any, batch: Batch, trainings: Sequence[Train]) -> Non
     versions = versions[versions >= 0]  # negative: not recorded
     if len(versions) and versions.min() != versions.max():
         _warn(
-            f"recipe {recipe.name!r}: the tokens were sampled by weights of versions {versions.min()} to "
-            f"{versions.max()}, and ratios are to log-probs that the present weights recompute, so that they begin at "
-            f"1 however old a token is; {_REMEDY}"
+            f"recipe {recipe.name!r}: the tokens were sampled by policy versions {versions.min()} to "
+            f"{versions.max()}, but ratios use log-probs recomputed with the current weights, so they start at 1 "
+            f"whatever the staleness; {_REMEDY}"
         )
 
 
-_REMEDY = 'add weight.ImportanceWeight() to phase weight, or take ratios to what was sampled: old_logprob="behaviour"'
+_REMEDY = 'add weight.ImportanceWeight() to phase weight, or use the log-probs of sampling: old_logprob="behaviour"'
 
 
 def warn_of_staleness(recipe: Any) -> None:
@@ -153,24 +153,24 @@ def warn_of_staleness(recipe: Any) -> None:
     ratios = any("old_logprob" in training.loss.streams for training in recipe.losses("update"))
     if ratios and recipe.old_logprob == "recomputed" and not bears_staleness(recipe):
         _warn(
-            f"recipe {recipe.name!r}: ratios are to log-probs that the present weights recompute, so that they begin "
-            f"at 1 however old a token is, and this run trains tokens of older weights; {_REMEDY}"
+            f"recipe {recipe.name!r}: this run trains tokens of older weights, but ratios use log-probs recomputed "
+            f"with the current weights, so they start at 1 whatever the staleness; {_REMEDY}"
         )
 
 
 def bears_staleness(recipe: Any) -> bool:
     """Return whether a weight or loss of a recipe reads the behaviour policy's log-probs."""
-    seen = {"behaviour_logprob", "policy_version"}
+    names = {"behaviour_logprob", "policy_version"}
     weights = (column.name for link in recipe.chain("weight") for column in link.needs if column.level == "token")
     streams = (stream for training in recipe.losses("update") for stream in training.loss.streams)
-    return not seen.isdisjoint((*weights, *streams))
+    return not names.isdisjoint((*weights, *streams))
 
 
 def _tokens_of(batch: Batch, draws: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return whether each token is trained and belongs to one of the draws."""
     tokens_of_draw = np.diff(batch.offsets("token")[batch.offsets("step")])
-    found: NDArray[np.bool_] = np.repeat(draws, tokens_of_draw) & (np.asarray(batch.column("trainable", "token")) != 0)
-    return found
+    mask: NDArray[np.bool_] = np.repeat(draws, tokens_of_draw) & (np.asarray(batch.column("trainable", "token")) != 0)
+    return mask
 
 
 def _check_compared(use: SamplingUse, batch: Batch, draws: NDArray[np.bool_], trainings: Sequence[Train]) -> None:

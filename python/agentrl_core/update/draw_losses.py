@@ -55,8 +55,8 @@ class DrawLosses:
     def share(self) -> None:
         """Exchange the contributions of all ranks, after the last step."""
         rows = np.concatenate(self._tokens), np.concatenate(self._parts)
-        every = [rows] if self._group is None else gathered_objects(rows, self._group)
-        self._tokens, self._parts = [each for each, _ in every], [each for _, each in every]
+        rows_of_ranks = [rows] if self._group is None else gathered_objects(rows, self._group)
+        self._tokens, self._parts = [each for each, _ in rows_of_ranks], [each for _, each in rows_of_ranks]
         self._shared = True
 
     def means(self) -> NDArray[np.float64]:
@@ -118,10 +118,10 @@ def parts_of_rows(loss: Loss, outputs: PackOutput, pack: Pack) -> Tensor:
         (parts,) = torch.autograd.grad(value, factor, allow_unused=True) if value.requires_grad else (None,)
     if parts is None:
         return torch.zeros_like(factor)
-    whole = value.detach()
-    if abs(float(parts.sum() - whole)) > 1e-3 * float(parts.abs().sum() + whole.abs()):
+    total = value.detach()
+    if abs(float(parts.sum() - total)) > 1e-3 * float(parts.abs().sum() + total.abs()):
         raise UnsupportedError(
-            f"{loss!r} is no sum of the losses of draws: its terms are not linear in the weights of tokens; call "
+            f"{loss!r} is not a sum of the losses of draws: its terms are not linear in the weights of tokens; call "
             "recipe.updates without draw_losses=True"
         )
     return parts

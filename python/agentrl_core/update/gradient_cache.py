@@ -56,8 +56,8 @@ class GradientCache:
     def in_one_pack(self, pack: Pack) -> tuple[Tensor, Rows]:
         """Return loss and metrics of a pack with all rows, from one run; the loss has its gradient."""
         outputs = self._outputs(pack)
-        here = pack.to(outputs["logprob"].device)
-        return self._evaluated(here.token, outputs, _columns(here))
+        device_pack = pack.to(outputs["logprob"].device)
+        return self._evaluated(device_pack.token, outputs, _columns(device_pack))
 
     def evaluate(self, packs: Iterable[Pack]) -> tuple[Tensor, Rows]:
         """Run the packs without gradients, and return the loss of all rows, without gradient, and its metrics."""
@@ -69,16 +69,16 @@ class GradientCache:
             for pack in packs:
                 self._noise.append(_Noise())
                 outputs.append(self._outputs(pack))
-                here = pack.to(outputs[-1]["logprob"].device)
-                tokens.append(here.token.clone())  # the memory of a pack may be reused
-                streams.append({name: rows.clone() for name, rows in _columns(here).items()})
+                device_pack = pack.to(outputs[-1]["logprob"].device)
+                tokens.append(device_pack.token.clone())  # the memory of a pack may be reused
+                streams.append({name: rows.clone() for name, rows in _columns(device_pack).items()})
         ends = np.cumsum([len(rows) for rows in tokens]).tolist()
         self._rows = [slice(begin, end) for begin, end in itertools.pairwise([0, *ends])]
-        counts, own = [ends[-1]], slice(0, ends[-1])
+        counts, own_rows = [ends[-1]], slice(0, ends[-1])
         if self._group is not None:
             counts = counts_of_rows(ends[-1], tokens[0].device, self._group)
             before = sum(counts[: self._group.rank()])
-            own = slice(before, before + ends[-1])
+            own_rows = slice(before, before + ends[-1])
 
         def joined(parts: list[Tensor]) -> Tensor:
             rows = torch.cat(parts).detach()
@@ -89,9 +89,9 @@ class GradientCache:
         value, metrics = self._evaluated(joined(tokens), leaves, columns)
         gradients: Sequence[Tensor | None] = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
         used = {name: gradient for name, gradient in zip(leaves, gradients, strict=True) if gradient is not None}
-        self._gradients = {name: gradient[own] for name, gradient in used.items()}
+        self._gradients = {name: gradient[own_rows] for name, gradient in used.items()}
         weight = columns["weight_kl"].to(value.dtype)
-        self._shares = (value.detach() * weight / weight.sum())[own]
+        self._shares = (value.detach() * weight / weight.sum())[own_rows]
         return value.detach(), metrics
 
     def parts(self, packs: Iterable[Pack]) -> Iterator[tuple[Tensor, Rows]]:

@@ -181,15 +181,15 @@ class HookRunner:
         metrics = update.metrics() if self.listens else {}
         self._own[update.model] = self._own.get(update.model, 0) + 1
         for place, action in self._after_steps():
-            own = self._own_number(action, update.model)
-            if action.unit == "iterations" or own == 0:
+            own_steps = self._own_number(action, update.model)
+            if action.unit == "iterations" or own_steps == 0:
                 continue
             # Without this check, the divergence of the last iteration would stop the next one before the policy's first
             # step, and then all later ones.
             if action.when is not None and not action.when.is_measured_by(metrics):
                 continue
-            if self._is_due(action, own) and self._holds_after_step(place, action.when, metrics):
-                self._do(action, own or self._before + self.steps, self._models)
+            if self._is_due(action, own_steps) and self._holds_after_step(place, action.when, metrics):
+                self._do(action, own_steps or self._before + self.steps, self._models)
         if self._followed:
             self._of_steps.append(metrics)
             for place, controller in self._followed.items():
@@ -205,8 +205,8 @@ class HookRunner:
         """Return the loss at the current values of step controllers; None if unchanged."""
         if not self._followed:
             return None
-        same = (training.model, training.where)
-        return next(each.loss for each in self._now().losses(training.stage) if (each.model, each.where) == same)
+        key = (training.model, training.where)
+        return next(each.loss for each in self._now().losses(training.stage) if (each.model, each.where) == key)
 
     def repeats(self) -> list[tuple[str, RepeatStage]]:
         """Return the hooks that repeat a stage after the updates, with their places."""
@@ -244,11 +244,11 @@ class HookRunner:
 
     def metrics(self) -> dict[str, Any]:
         """Return the number of steps through `Update.step`, and the metrics that controllers read in each step."""
-        kept: dict[str, Any] = {"stepped": float(self.taken)} if self.taken else {}
+        result: dict[str, Any] = {"stepped": float(self.taken)} if self.taken else {}
         names = dict.fromkeys(name for controller in self._followed.values() for name in controller.reads)
         if self._of_steps:
-            kept["steps"] = {name: [metrics.get(name) for metrics in self._of_steps] for name in names}
-        return kept
+            result["steps"] = {name: [metrics.get(name) for metrics in self._of_steps] for name in names}
+        return result
 
     def _after_steps(self) -> list[tuple[str, Hook]]:
         """Return the hooks that act after a step or an iteration, with their places."""

@@ -47,12 +47,12 @@ class Metrics:
     def add(self, sums: Mapping[str, Tensor]) -> None:
         """Add the metrics of a pack: `loss`, `tokens` and other sums or maxima."""
         self._of_ranks = None
-        for found in (self._sums, self._of_pass, self._of_step):
+        for totals in (self._sums, self._of_pass, self._of_step):
             for name, value in sums.items():
-                if name not in found:
-                    found[name] = value
+                if name not in totals:
+                    totals[name] = value
                 else:
-                    found[name] = found[name].maximum(value) if name.startswith(_LARGEST) else found[name] + value
+                    totals[name] = totals[name].maximum(value) if name.startswith(_LARGEST) else totals[name] + value
 
     def share(self) -> None:
         """Sum the metrics over all ranks now, so that reading `means` does not wait for other ranks."""

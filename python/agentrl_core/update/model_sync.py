@@ -35,9 +35,9 @@ def model_named(models: Mapping[str, Any], name: str, title: str) -> nn.Module:
     from torch import nn
 
     if name not in models:
-        given = ", ".join(models) or "none"
+        names = ", ".join(models) or "none"
         raise InvalidInputError(
-            f"{title}: model {name!r} was not given (only {given}); pass it: recipe.updates(batch, "
+            f"{title}: model {name!r} was not given (only {names}); pass it: recipe.updates(batch, "
             f"models={{{name!r}: ...}}) and recipe.run_hooks(updates, {name}=...)"
         )
     if not isinstance(models[name], nn.Module):
@@ -56,17 +56,24 @@ def blend_models(target: nn.Module, source: nn.Module | Snapshot, share: float, 
     """
     import torch
 
-    of = dict(model_tensors(source)) if isinstance(source, torch.nn.Module) else source
-    to = dict(model_tensors(target))
-    for name in dict.fromkeys([*of, *to]):
-        if name not in of or name not in to or of[name].shape != to[name].shape:
-            shapes = [f"{name} of {list(side[name].shape)}" if name in side else f"no {name}" for side in (of, to)]
+    source_tensors = dict(model_tensors(source)) if isinstance(source, torch.nn.Module) else source
+    target_tensors = dict(model_tensors(target))
+    for name in dict.fromkeys([*source_tensors, *target_tensors]):
+        if (
+            name not in source_tensors
+            or name not in target_tensors
+            or source_tensors[name].shape != target_tensors[name].shape
+        ):
+            shapes = [
+                f"{name} of {list(side[name].shape)}" if name in side else f"no {name}"
+                for side in (source_tensors, target_tensors)
+            ]
             raise InvalidInputError(
                 f"{title}: one model has {shapes[0]}, the other {shapes[1]}; give models of the same architecture"
             )
     with torch.no_grad():
-        for name, tensor in to.items():
-            other = of[name].to(tensor.device)
+        for name, tensor in target_tensors.items():
+            other = source_tensors[name].to(tensor.device)
             if share == 1.0 or not tensor.is_floating_point():
                 tensor.copy_(other)
             else:
@@ -76,6 +83,6 @@ def blend_models(target: nn.Module, source: nn.Module | Snapshot, share: float, 
 
 def swap_models(one: nn.Module, other: nn.Module, title: str) -> None:
     """Exchange two models, in place."""
-    kept = snapshot(one)
+    saved = snapshot(one)
     blend_models(one, other, 1.0, title)
-    blend_models(other, kept, 1.0, title)
+    blend_models(other, saved, 1.0, title)

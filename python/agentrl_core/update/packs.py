@@ -113,12 +113,12 @@ class PackMaker:
             streams[name] = memory.reshape(len(planned.token), rows.shape[1])
             streams[name][:] = np.take(rows, planned.node_token, axis=0)
         for name, numbers in prepared.ids.items():
-            found = numbers[planned.token]
-            streams[name] = take(f"stream {name}", len(found), np.int64)
-            streams[name][:] = np.unique(found, return_inverse=True)[1]
+            numbers_of_pack = numbers[planned.token]
+            streams[name] = take(f"stream {name}", len(numbers_of_pack), np.int64)
+            streams[name][:] = np.unique(numbers_of_pack, return_inverse=True)[1]
             if self.numbered_twice:
-                streams[name + OF_BATCH] = take(f"stream {name}{OF_BATCH}", len(found), np.int64)
-                streams[name + OF_BATCH][:] = found
+                streams[name + OF_BATCH] = take(f"stream {name}{OF_BATCH}", len(numbers_of_pack), np.int64)
+                streams[name + OF_BATCH][:] = numbers_of_pack
         return Pack.from_plan(
             planned,
             streams,

@@ -28,8 +28,8 @@ def pairs_of(batch: Batch, valid: NDArray[np.bool_], *, preferred: bool = False)
     Raises:
         InvalidInputError: more than two draws have the same number, or the column does not hold integers.
     """
-    own = batch.has("pair", "draw")
-    ids = np.asarray(batch.column("pair", "draw") if own else batch.keys("group_id", "draw"))
+    has_pairs = batch.has("pair", "draw")
+    ids = np.asarray(batch.column("pair", "draw") if has_pairs else batch.keys("group_id", "draw"))
     remedy = "give the draws whole numbers, one for each two: batch.with_columns('draw', pair=...), negative for none"
     if not np.issubdtype(ids.dtype, np.integer):
         raise InvalidInputError(f"column 'pair' has dtype {ids.dtype} instead of integers; {remedy}")
@@ -37,15 +37,15 @@ def pairs_of(batch: Batch, valid: NDArray[np.bool_], *, preferred: bool = False)
     known, place, count = np.unique(ids, return_inverse=True, return_counts=True)
     large = np.flatnonzero((count > 2) & (known >= 0))
     if len(large):
-        name = "pair" if own else "group"
+        name = "pair" if has_pairs else "group"
         raise InvalidInputError(
             f"the loss needs pairs, but {name} {known[large[0]]} has {count[large[0]]} draws; {remedy}"
         )
-    both = np.bincount(place, weights=valid, minlength=len(known)) == 2
-    found = both[place] & valid & (ids >= 0)
+    has_two = np.bincount(place, weights=valid, minlength=len(known)) == 2
+    in_pair = has_two[place] & valid & (ids >= 0)
     if preferred and batch.has("advantage", "token"):
-        found &= ~_ties(_advantages(batch), np.where(found, place, -1))
-    return np.where(found, place, -1)
+        in_pair &= ~_ties(_advantages(batch), np.where(in_pair, place, -1))
+    return np.where(in_pair, place, -1)
 
 
 def _advantages(batch: Batch) -> NDArray[np.float64]:
@@ -61,6 +61,6 @@ def _ties(values: NDArray[np.float64], pairs: NDArray[np.int64]) -> NDArray[np.b
     members = np.flatnonzero(pairs >= 0)
     first, second = members[np.argsort(pairs[members], kind="stable")].reshape(-1, 2).T
     same = np.isclose(values[first], values[second], rtol=1e-6, atol=0.0)
-    marked = np.zeros(len(values), np.bool_)
-    marked[first] = marked[second] = same
-    return marked
+    ties = np.zeros(len(values), np.bool_)
+    ties[first] = ties[second] = same
+    return ties

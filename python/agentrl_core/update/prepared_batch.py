@@ -1,4 +1,4 @@
-"""Data that all optimizer steps of one loss share, read from the batch once."""
+"""The columns, masks and ids of a batch that the optimizer steps of one loss share: they are read once."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ class PreparedBatch:
             "sequence": np.arange(batch.num_draws, dtype=np.int64),
             "group": batch.keys("group_id", "draw").astype(np.int64),
         }
-        whole = {loss.unit, *loss.streams}
-        if "pair" in whole:
+        read_names = {loss.unit, *loss.streams}
+        if "pair" in read_names:
             segments["pair"] = pairs_of(batch, valid, preferred=loss.needs_preference)
             valid &= segments["pair"] >= 0
 
@@ -173,7 +173,7 @@ class PreparedBatch:
             model=training.model,
             shared=shared,
             valid=valid,
-            dealt=segments[next((name for name in ("group", "pair") if name in whole), "sequence")],
+            dealt=segments[next((name for name in ("group", "pair") if name in read_names), "sequence")],
             units=_units(loss, segments),
             keep=keep,
             same=same,
@@ -215,8 +215,8 @@ class PreparedBatch:
                 for loss, where in self.loss.terms
             ]
             weights: NDArray[np.float64] = each[0] + each[1]
-            whole = np.where(weights > 0, weights, 1.0)
-            shares = {name: (of / whole).astype(np.float32) for name, of in zip(SHARES, each, strict=True)}
+            divisor = np.where(weights > 0, weights, 1.0)
+            shares = {name: (part / divisor).astype(np.float32) for name, part in zip(SHARES, each, strict=True)}
         else:
             weights = self._normalised(self.loss, draws, self.valid)
         for name, (tokens, values) in self.unknown.items():
@@ -239,8 +239,8 @@ class PreparedBatch:
             keep=self.keep,
         )
         if loss.normaliser is not None:
-            of = np.where(weights > 0, self.same[loss.normaliser], 0.0)
-            total = float(weights @ of)
+            normaliser = np.where(weights > 0, self.same[loss.normaliser], 0.0)
+            total = float(weights @ normaliser)
             weights = weights * (weights.sum() / total) if total > 0 else weights
         if loss.equal_groups:
             _, groups = np.unique(self.ids["group"], return_inverse=True)

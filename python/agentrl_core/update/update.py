@@ -317,17 +317,17 @@ class Update:
 
         group = cast("Group", self._group)
         ranks: int = group.size()
-        own: list[PackMaker] = []
+        makers: list[PackMaker] = []
 
         def parts() -> Iterator[tuple[NDArray[np.int64], list[Pack]]]:
-            own.append(planned())
+            makers.append(planned())
             yield self.draws, []  # this rank makes its packs on request
             for rank in range(1, ranks):
-                yield self.draws, [own[0].make(at) for at in range(rank, len(own[0]), ranks)]
+                yield self.draws, [makers[0].make(at) for at in range(rank, len(makers[0]), ranks)]
 
         self.draws, packs = parts_of_first(parts, group)
-        if own:
-            return partial(own[0].make, buffers=buffers), range(0, len(own[0]), ranks)
+        if makers:
+            return partial(makers[0].make, buffers=buffers), range(0, len(makers[0]), ranks)
         return (lambda place: received(packs[place], buffers, processor)), range(len(packs))
 
     def _planned(
@@ -399,10 +399,10 @@ class Update:
         """
         from agentrl_core.model.pack import Pack, PackOutput
 
-        for name, given, kind in (("outputs", outputs, PackOutput), ("pack", pack, Pack)):
-            if not isinstance(given, kind):
+        for name, argument, kind in (("outputs", outputs, PackOutput), ("pack", pack, Pack)):
+            if not isinstance(argument, kind):
                 raise InvalidInputError(
-                    f"{name} is of type {type(given).__name__}; call update.loss(pack.run(model), pack)"
+                    f"{name} is of type {type(argument).__name__}; call update.loss(pack.run(model), pack)"
                 )
         value, sums = self.prepared.loss(outputs, pack)
         routed = None if pack.routed_experts is None else routed_rows(pack)

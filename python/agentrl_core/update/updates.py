@@ -1,4 +1,4 @@
-"""The optimizer steps of one batch, and the distribution of draws over them."""
+"""Divide the draws of a batch into optimizer steps (epochs x minibatches), and yield the steps in order."""
 
 from __future__ import annotations
 
@@ -66,12 +66,14 @@ class Updates:
         self.between = between
         self._seed = seed
 
-        def begun(training: Train) -> tuple[PreparedBatch, int]:
-            found = PreparedBatch.of(
+        def prepare(training: Train) -> tuple[PreparedBatch, int]:
+            prepared_batch = PreparedBatch.of(
                 cast("Batch", batch), training, shared, metrics_of_all=metrics_of_all, unfolded=draw_losses
             )
             # No minibatch is empty.
-            return found, min(cast("int", training.minibatches), len(np.unique(found.dealt[found.valid])))
+            return prepared_batch, min(
+                cast("int", training.minibatches), len(np.unique(prepared_batch.dealt[prepared_batch.valid]))
+            )
 
         def part(training: Train, prepared: PreparedBatch | PreparedElsewhere, count: int) -> _Part:
             recorder = _recorder(batch, group) if draw_losses else None
@@ -79,18 +81,18 @@ class Updates:
 
         def parts(of: Sequence[Train]) -> list[_Part]:
             if group is None:
-                return [part(training, *begun(training)) for training in of]
+                return [part(training, *prepare(training)) for training in of]
             from agentrl_core.model.collectives import from_first
 
-            own: list[tuple[PreparedBatch, int]] = []
+            prepared_batches: list[tuple[PreparedBatch, int]] = []
 
             def counted() -> list[int]:
-                own.extend(map(begun, of))
-                return [count for _, count in own]
+                prepared_batches.extend(map(prepare, of))
+                return [count for _, count in prepared_batches]
 
             counts = from_first(counted, group)
-            if own:
-                return [part(training, *each) for training, each in zip(of, own, strict=True)]
+            if prepared_batches:
+                return [part(training, *each) for training, each in zip(of, prepared_batches, strict=True)]
             elsewhere = [PreparedElsewhere(training.loss, training.model) for training in of]
             return [part(*each) for each in zip(of, elsewhere, counts, strict=True)]
 
@@ -155,12 +157,14 @@ class Updates:
 
         On several ranks it has the metrics of all. Read it on one rank after the last step, or on every rank before.
         """
-        found: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
         for part in self._every_part():
             means = part.metrics.means()
             stage = "" if part in self._parts else f"{part.training.stage}."
-            found.update({f"{stage}{name}": value for name, value in named_metrics(part.prepared.model, means).items()})
-        return found if self.between is None else {**found, **self.between.metrics()}
+            metrics.update(
+                {f"{stage}{name}": value for name, value in named_metrics(part.prepared.model, means).items()}
+            )
+        return metrics if self.between is None else {**metrics, **self.between.metrics()}
 
     def with_losses(self, model: str = "policy") -> Batch:
         """Return the batch with the draw column `loss`: the loss of each draw in the steps of a model.
@@ -237,9 +241,9 @@ def _dealt(prepared: PreparedBatch, parts: int, seed: int, epoch: int, deal: str
     _, first, place = np.unique(prepared.dealt[draws], return_index=True, return_inverse=True)
     base = np.uint64(_core.rng.structural_seed(seed, epoch))
     chances = _core.rng.uniform(base + draws[first].astype(np.uint64), 0)
-    dealt = np.array_split(np.argsort(chances, kind="stable"), parts)
+    minibatches = np.array_split(np.argsort(chances, kind="stable"), parts)
     if deal == "by_source":  # minibatches differ by at most one draw of each source
         order = np.lexsort((chances, np.asarray(prepared.batch.column("source", "draw"))[draws[first]]))
-        dealt = [order[part::parts] for part in range(parts)]
-    for units in dealt:
+        minibatches = [order[part::parts] for part in range(parts)]
+    for units in minibatches:
         yield draws[np.isin(place, units)]

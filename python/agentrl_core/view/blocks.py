@@ -37,10 +37,10 @@ class Chosen:
         tokens = tables.nodes.group_by("group_id").agg(tokens=pl.col("tokens").list.len().cast(pl.Int64).sum())
         groups = first.join(tokens, on="group_id", how="left").with_columns(pl.col("tokens").fill_null(0)).collect()
         groups = groups.sort("iteration", "group_id", descending=[True, False])
-        wanted = groups.filter(pl.col("iteration").is_between(*iterations, closed="left"))
+        selected = groups.filter(pl.col("iteration").is_between(*iterations, closed="left"))
         before = pl.col("tokens").cum_sum() - pl.col("tokens")
-        wanted = wanted.filter((before < most) & (pl.col("tokens").cum_sum() <= most) | (before == 0))
-        blocks = wanted.select(
+        selected = selected.filter((before < most) & (pl.col("tokens").cum_sum() <= most) | (before == 0))
+        blocks = selected.select(
             "group_id", block=(pl.col("tokens").cum_sum() // _TOKENS_OF_A_BLOCK).rle_id().cast(pl.Int32)
         )
         return cls(groups.join(blocks, on="group_id", how="left").sort("iteration", "group_id"))
@@ -53,7 +53,7 @@ class Chosen:
 
 def plain(frame: pl.DataFrame) -> pl.DataFrame:
     """Convert a frame to types that the page reads: hashes to hex text, times to microseconds, tables to JSON."""
-    made = []
+    columns = []
     for name, kind in frame.schema.items():
         column = pl.col(name)
         if kind == pl.Binary:
@@ -68,8 +68,8 @@ def plain(frame: pl.DataFrame) -> pl.DataFrame:
             column = column.list.eval(_rounded(pl.element()))
         elif isinstance(kind, pl.List) and not kind.inner.is_numeric():
             continue
-        made.append(column.alias(name))
-    return frame.select(made)
+        columns.append(column.alias(name))
+    return frame.select(columns)
 
 
 def _rounded(value: pl.Expr) -> pl.Expr:
@@ -81,28 +81,28 @@ def _rounded(value: pl.Expr) -> pl.Expr:
 
 def blocks(tables: Tables, chosen: Chosen) -> Iterator[bytes]:
     """Yield the compressed blocks of the chosen groups, in the order of their numbers."""
-    kept = chosen.kept.lazy()
-    trajectories = tables.trajectories.join(kept, on="group_id")
+    kept_groups = chosen.kept.lazy()
+    trajectories = tables.trajectories.join(kept_groups, on="group_id")
     of = trajectories.select("trajectory_id", "block")
     draws = tables.draws.join(tables.draw_columns, on="draw_id", how="left").join(of, on="trajectory_id")
-    nodes = tables.nodes.join(tables.node_columns, on="node_id", how="left").join(kept, on="group_id")
+    nodes = tables.nodes.join(tables.node_columns, on="node_id", how="left").join(kept_groups, on="group_id")
     sampling = [
         pl.col("sampling").struct.field("temperature").alias("temperature"),
         pl.col("blobs").list.eval(pl.element().bin.encode("hex")).list.join(" ").alias("images"),
     ]
     shared = _inherited(trajectories, tables.steps)
-    own = _own_steps(tables.steps, shared).join(of, on="trajectory_id")
+    page_steps = _own_steps(tables.steps, shared).join(of, on="trajectory_id")
     steps = tables.step_columns.join(draws.select("draw_id", "block"), on="draw_id")
-    found = {
+    frames = {
         "nodes": nodes.with_columns(sampling).drop("sampling", "blobs", "seed").sort("node_id"),
         "trajectories": trajectories.join(shared.lazy(), on="trajectory_id", how="left").sort("trajectory_id"),
-        "steps": own.sort("trajectory_id", "step"),
+        "steps": page_steps.sort("trajectory_id", "step"),
         "draws": draws.sort("draw_id"),
         "step_columns": steps.sort("draw_id", "step"),
-        "decisions": tables.decisions.join(kept, on="group_id"),
+        "decisions": tables.decisions.join(kept_groups, on="group_id"),
     }
     split: dict[str, tuple[dict[Any, pl.DataFrame], pl.DataFrame]] = {}
-    for name, lazy in found.items():
+    for name, lazy in frames.items():
         frame = plain(lazy.collect())
         parts = frame.partition_by("block", as_dict=True, maintain_order=True)
         split[name] = ({key[0]: part.drop("block") for key, part in parts.items()}, frame.clear().drop("block"))
@@ -130,19 +130,19 @@ def _inherited(trajectories: pl.LazyFrame, steps: pl.LazyFrame) -> pl.DataFrame:
             inherited_untrained=(pl.col("flags") & UNTRAINED != 0).sum().cast(pl.Int32),
         )
     )
-    found = (
+    branches = (
         trajectories.select("trajectory_id", "parent_trajectory", "block").join(counts, on="trajectory_id").collect()
     )
     blocks = trajectories.select(parent_trajectory="trajectory_id", block="block").collect()
     follows = (pl.col("parent_trajectory") < pl.col("trajectory_id")) & (pl.col("last") == pl.col("inherited") - 1)
-    near = found.filter(follows).join(blocks, on=["parent_trajectory", "block"], how="semi")
+    near = branches.filter(follows).join(blocks, on=["parent_trajectory", "block"], how="semi")
     # If the parent's step of that number is the last inherited one, earlier steps are equal too.
     child, parent = (near.select(trajectory_id=name, step="last") for name in ("trajectory_id", "parent_trajectory"))
     at = steps.join(pl.concat([child, parent]).unique().lazy(), on=place, how="semi").select(*place, *action).collect()
     same = near.join(at, left_on=["trajectory_id", "last"], right_on=place).join(
         at, left_on=["parent_trajectory", "last", *action], right_on=[*place, *action], how="semi", nulls_equal=True
     )
-    return found.select("trajectory_id").join(
+    return branches.select("trajectory_id").join(
         same.select("trajectory_id", "inherited", "inherited_untrained"), on="trajectory_id", how="left"
     )
 
@@ -150,17 +150,17 @@ def _inherited(trajectories: pl.LazyFrame, steps: pl.LazyFrame) -> pl.DataFrame:
 def _own_steps(steps: pl.LazyFrame, shared: pl.DataFrame) -> pl.LazyFrame:
     """Return the steps of a page: each trajectory without the steps that its parent has under the same number."""
     alone = shared.filter(pl.col("inherited").is_null()).select("trajectory_id")
-    own = steps.filter(~_FROM_OTHERS)
+    page_steps = steps.filter(~_FROM_OTHERS)
     if alone.is_empty():
-        return own
-    return pl.concat([own, steps.filter(_FROM_OTHERS).join(alone.lazy(), on="trajectory_id", how="semi")])
+        return page_steps
+    return pl.concat([page_steps, steps.filter(_FROM_OTHERS).join(alone.lazy(), on="trajectory_id", how="semi")])
 
 
 def packed(frames: Mapping[str, pl.DataFrame]) -> bytes:
     """Pack frames into one gzip: for each the lengths of name and Arrow stream, the name, the stream."""
-    whole = io.BytesIO()
+    buffer = io.BytesIO()
     for name, frame in frames.items():
         stream = io.BytesIO()
         frame.rechunk().write_ipc_stream(stream, compat_level=pl.CompatLevel.oldest())
-        whole.write(struct.pack("<II", len(name), stream.tell()) + name.encode() + stream.getvalue())
-    return gzip.compress(whole.getvalue(), 6, mtime=0)
+        buffer.write(struct.pack("<II", len(name), stream.tell()) + name.encode() + stream.getvalue())
+    return gzip.compress(buffer.getvalue(), 6, mtime=0)

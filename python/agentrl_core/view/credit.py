@@ -22,7 +22,7 @@ def recipes_of(store: Store) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """Return the recipes of a run, and for each closed iteration (as text) the index of its recipe."""
     writes = pl.DataFrame(store.write_log)
     texts: dict[str, int] = {}
-    made: list[dict[str, Any]] = []
+    recipes: list[dict[str, Any]] = []
     of: dict[str, int] = {}
     closed = writes.filter(pl.col("state").is_not_null()) if "state" in writes.columns else writes.clear()
     for iteration, state in closed.select("iteration", "state").rows():
@@ -32,10 +32,10 @@ def recipes_of(store: Store) -> tuple[list[dict[str, Any]], dict[str, int]]:
             continue
         text = json.dumps(recipe, sort_keys=True)
         if text not in texts:
-            texts[text] = len(made)
-            made.append(described(recipe))
+            texts[text] = len(recipes)
+            recipes.append(described(recipe))
         of[str(iteration)] = texts[text]
-    return made, of
+    return recipes, of
 
 
 def described(table: dict[str, Any]) -> dict[str, Any]:

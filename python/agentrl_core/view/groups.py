@@ -42,23 +42,23 @@ def of_groups(tables: Tables, chosen: Chosen) -> pl.DataFrame:
         format_errors=(flags & int(StepFlag.FORMAT_ERROR) != 0).sum(),
         drifted=(pl.col("drift").fill_null("clean") != "clean").sum(),
     )
-    drawn: Any = tables.draws.select("draw_id", "group_id", "trajectory_id", "iteration", "votes")
-    drawn = drawn.join(tables.draw_columns, on="draw_id", how="left")
-    names = drawn.collect_schema().names()
+    draw_rows: Any = tables.draws.select("draw_id", "group_id", "trajectory_id", "iteration", "votes")
+    draw_rows = draw_rows.join(tables.draw_columns, on="draw_id", how="left")
+    names = draw_rows.collect_schema().names()
     rewards = tables.trajectories.select("trajectory_id", "reward")
-    drawn = drawn.join(rewards, on="trajectory_id", how="left")
+    draw_rows = draw_rows.join(rewards, on="trajectory_id", how="left")
     score = pl.coalesce("score", "reward") if "score" in names else pl.col("reward")
-    drawn = drawn.join(_of_steps(tables), on="draw_id", how="left")
+    draw_rows = draw_rows.join(_of_steps(tables), on="draw_id", how="left")
     of_draw = pl.col("advantage").abs() if "advantage" in names else pl.lit(None, pl.Float32)
-    draws = drawn.group_by("group_id").agg(
+    draws = draw_rows.group_by("group_id").agg(
         draws=pl.len(),
         same_reward=(score.n_unique() == 1).cast(pl.UInt8),
         largest_advantage=pl.max_horizontal(of_draw, "of_steps").max().cast(pl.Float32),
     )
-    found = chosen.groups.lazy()
+    joined = chosen.groups.lazy()
     for other in (trajectories, nodes, turns, draws):
-        found = found.join(other, on="group_id", how="left")
-    return found.with_columns(pl.col("block").fill_null(-1)).sort("iteration", "group_id").collect()
+        joined = joined.join(other, on="group_id", how="left")
+    return joined.with_columns(pl.col("block").fill_null(-1)).sort("iteration", "group_id").collect()
 
 
 def _of_steps(tables: Tables) -> pl.LazyFrame:

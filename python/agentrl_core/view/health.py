@@ -56,36 +56,56 @@ def signs(tables: Tables, iterations: pl.DataFrame, groups: pl.DataFrame) -> lis
     if iterations.is_empty():
         return []
     recent = iterations.sort("iteration").tail(max(1, len(iterations) // 4))
-    wanted = pl.col("iteration").is_in(recent["iteration"].implode())
-    mine = groups.filter(wanted)
+    is_recent = pl.col("iteration").is_in(recent["iteration"].implode())
+    recent_groups = groups.filter(is_recent)
     rows: dict[str, Any] = {name: recent[name].mean() for name in recent.columns}
-    found = [
-        _share("same rewards", rows["same_reward"], 0.5, 0.8, "of the groups teach nothing: all scores alike", "same"),
+    results = [
+        _share(
+            "same rewards",
+            rows["same_reward"],
+            0.5,
+            0.8,
+            "of the groups have equal scores, so they train nothing",
+            "same",
+        ),
         _share("tool errors", rows["tool_errors"], 0.1, 0.3, "of the tool calls failed", "tool_errors"),
     ]
-    sums: dict[str, Any] = {name: mine[name].sum() for name in ("turns", "drifted", "members", "truncated", "failed")}
+    sums: dict[str, Any] = {
+        name: recent_groups[name].sum() for name in ("turns", "drifted", "members", "truncated", "failed")
+    }
     turns, members = max(sums["turns"], 1), max(sums["members"], 1)
-    found.append(_share("drift", sums["drifted"] / turns, 0.01, 0.1, "of the turns were repeated otherwise", "drifted"))
-    found.append(
-        _share("truncated", sums["truncated"] / members, 0.1, 0.3, "of the rollouts ran out of room", "truncated")
+    results.append(
+        _share(
+            "drift", sums["drifted"] / turns, 0.01, 0.1, "of the turns have other tokens in the next prompt", "drifted"
+        )
     )
-    found.append(
-        _share("broken", sums["failed"] / members, 0.01, 0.1, "of the rollouts failed or were aborted", "failed")
+    results.append(
+        _share(
+            "truncated",
+            sums["truncated"] / members,
+            0.1,
+            0.3,
+            "of the rollouts reached a limit of tokens or turns",
+            "truncated",
+        )
     )
-    found += _others(iterations.sort("iteration"), rows)
-    longest: Any = mine["length"].max()
+    results.append(
+        _share("failures", sums["failed"] / members, 0.01, 0.1, "of the rollouts failed or were aborted", "failed")
+    )
+    results += _others(iterations.sort("iteration"), rows)
+    longest: Any = recent_groups["length"].max()
     if longest and rows["length"] is not None:
         empty = 1 - rows["length"] / longest
-        found.append(Sign("padding", f"{empty:.0%}", "good", "of a padded batch would be empty; packs have none"))
-    found += [_effective(tables, wanted), _not_finite(tables, wanted)]
-    return [sign for sign in found if sign is not None]
+        results.append(Sign("padding", f"{empty:.0%}", "good", "of a padded batch would be padding; packs have none"))
+    results += [_effective(tables, is_recent), _not_finite(tables, is_recent)]
+    return [sign for sign in results if sign is not None]
 
 
 def _others(iterations: pl.DataFrame, rows: dict[str, Any]) -> list[Sign]:
-    made = []
+    results = []
     if rows["staleness"] is not None:
         level = "good" if rows["staleness"] < 2 else "watch" if rows["staleness"] < 8 else "bad"
-        made.append(
+        results.append(
             Sign(
                 "staleness",
                 f"{rows['staleness']:.1f}",
@@ -96,19 +116,23 @@ def _others(iterations: pl.DataFrame, rows: dict[str, Any]) -> list[Sign]:
         )
     first, last = iterations["entropy"].drop_nulls().head(1), rows["entropy"]
     if len(first) and last is not None and first[0] > 0:
-        left = last / first[0]
-        level = "good" if left > 0.5 else "watch" if left > 0.2 else "bad"
-        made.append(Sign("entropy", f"{left:.0%}", level, "of the entropy at the beginning is left"))
+        share = last / first[0]
+        level = "good" if share > 0.5 else "watch" if share > 0.2 else "bad"
+        results.append(Sign("entropy", f"{share:.0%}", level, "of the initial entropy is left"))
     if rows["sharing"] is not None:
-        made.append(Sign("sharing", f"{rows['sharing']:.2f} x", "good", "how often a stored token is used"))
-    return made
+        results.append(
+            Sign("sharing", f"{rows['sharing']:.2f} x", "good", "mean number of draws that use a stored token")
+        )
+    return results
 
 
-def _effective(tables: Tables, wanted: pl.Expr) -> Sign | None:
+def _effective(tables: Tables, is_recent: pl.Expr) -> Sign | None:
     """Return the sign for the effective sample size of token importance weights, from recomputed log-probs."""
     if RECOMPUTED not in tables.node_columns.collect_schema().names():
         return None
-    nodes = tables.nodes.join(tables.trajectories.filter(wanted).select("group_id").unique(), on="group_id", how="semi")
+    nodes = tables.nodes.join(
+        tables.trajectories.filter(is_recent).select("group_id").unique(), on="group_id", how="semi"
+    )
     pairs = (
         nodes.select("node_id", "logprobs")
         .drop_nulls()
@@ -120,12 +144,12 @@ def _effective(tables: Tables, wanted: pl.Expr) -> Sign | None:
         return None
     share = weight.importance_diagnostics(ratios, np.arange(len(ratios) + 1)).effective_fraction
     level = "good" if share > 0.8 else "watch" if share > 0.5 else "bad"
-    return Sign("effective samples", f"{share:.0%}", level, "of the tokens count, as the weights have drifted apart")
+    return Sign("effective samples", f"{share:.0%}", level, "of the tokens: effective sample size of their weights")
 
 
-def _not_finite(tables: Tables, wanted: pl.Expr) -> Sign:
+def _not_finite(tables: Tables, is_recent: pl.Expr) -> Sign:
     """Return the sign for the number of metrics that are not finite."""
-    broken: Any = tables.metrics.filter(wanted, ~pl.col("value").is_finite()).select("name").collect()["name"]
+    broken: Any = tables.metrics.filter(is_recent, ~pl.col("value").is_finite()).select("name").collect()["name"]
     names = sorted(set(broken))
     level = "bad" if "loss" in names else "watch" if names else "good"
     meaning = f"measured numbers are not finite: {', '.join(names[:3])}" if names else "all measured numbers are finite"

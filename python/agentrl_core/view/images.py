@@ -35,16 +35,16 @@ class PageImages:
         Only PNG, JPEG, WebP and GIF are included, since they cannot run scripts. The first bytes of the content decide,
         not the type that the run recorded.
         """
-        shown = tables.nodes.filter(pl.col("blobs").list.len() > 0).select("group_id", "node_id", "blobs")
+        nodes = tables.nodes.filter(pl.col("blobs").list.len() > 0).select("group_id", "node_id", "blobs")
         groups = chosen.groups.filter(pl.col("block").is_not_null()).select("group_id", "iteration").lazy()
-        rows = shown.join(groups, on="group_id").sort("iteration", "node_id", descending=[True, False])
+        rows = nodes.join(groups, on="group_id").sort("iteration", "node_id", descending=[True, False])
         hashes = rows.select(pl.col("blobs").explode()).collect()["blobs"].unique(maintain_order=True).to_list()
         facts: dict[str, dict[str, Any]] = {}
         contents: dict[str, bytes] = {}
-        left = most
+        remaining = most
         for digest in hashes:
             name = digest.hex()
-            if left <= 0:  # do not read all files of a long run
+            if remaining <= 0:  # do not read all files of a long run
                 facts[name] = {"why": "it exceeds the bytes of a page"}
                 continue
             try:
@@ -52,13 +52,13 @@ class PageImages:
             except (NotFoundError, CorruptError):
                 facts[name] = {"why": "its file is missing or damaged; run agentrl verify"}
                 continue
-            found = picture_facts(content)
-            if "why" not in found and len(content) > left:
-                found["why"] = "it exceeds the bytes of a page"
-            if "why" not in found:
+            picture = picture_facts(content)
+            if "why" not in picture and len(content) > remaining:
+                picture["why"] = "it exceeds the bytes of a page"
+            if "why" not in picture:
                 contents[name] = content
-                left -= len(content)
-            facts[name] = found
+                remaining -= len(content)
+            facts[name] = picture
         return cls(facts, contents)
 
 
@@ -68,10 +68,10 @@ def picture_facts(content: bytes) -> dict[str, Any]:
     Example:
         >>> from agentrl_core.view.images import picture_facts
         >>> picture_facts(b"<svg/>")
-        {'bytes': 6, 'why': 'it is no PNG, JPEG, WebP or GIF'}
+        {'bytes': 6, 'why': 'it is not a PNG, JPEG, WebP or GIF'}
     """
     header = picture_header(content)
     if header is None:
-        return {"bytes": len(content), "why": "it is no PNG, JPEG, WebP or GIF"}
+        return {"bytes": len(content), "why": "it is not a PNG, JPEG, WebP or GIF"}
     facts: dict[str, Any] = {**header._asdict(), "bytes": len(content)}
     return facts if header.width * header.height <= MOST_PIXELS else {**facts, "why": "it has too many pixels"}

@@ -28,11 +28,11 @@ def joined(modules: Mapping[str, str]) -> str:
         return {  };
         })();
     """
-    needed = {name: {found[1] for found in _IMPORT.findall(source)} for name, source in modules.items()}
+    imports = {name: {match[1] for match in _IMPORT.findall(source)} for name, source in modules.items()}
     parts = ['"use strict";']
-    for name in TopologicalSorter({name: sorted(needed[name]) for name in sorted(modules)}).static_order():
-        source = _IMPORT.sub(lambda found: f"const {{ {found[1]} }} = {_scope(found[2])};\n", modules[name])
-        names = [found[1] for found in _EXPORT.findall(source)]
+    for name in TopologicalSorter({name: sorted(imports[name]) for name in sorted(modules)}).static_order():
+        source = _IMPORT.sub(lambda match: f"const {{ {match[1]} }} = {_scope(match[2])};\n", modules[name])
+        names = [match[1] for match in _EXPORT.findall(source)]
         body = _EXPORT.sub(r"\1", source).rstrip()
         parts.append(f"const {_scope(name)} = (() => {{\n{body}\nreturn {{ {', '.join(names)} }};\n}})();")
     return "\n".join(parts)

@@ -95,8 +95,8 @@ class Page:
         tables = scan(store)
         chosen = Chosen.of(tables, iterations, tokens)
         numbers, groups = statistics(tables), of_groups(tables, chosen)
-        kept = tables.nodes.join(chosen.kept.lazy(), on="group_id", how="semi")
-        ids = kept.select(pl.col("tokens").list.explode().unique().sort()).collect()["tokens"].drop_nulls().to_list()
+        nodes = tables.nodes.join(chosen.kept.lazy(), on="group_id", how="semi")
+        ids = nodes.select(pl.col("tokens").list.explode().unique().sort()).collect()["tokens"].drop_nulls().to_list()
         words = used(vocabulary or Vocabulary.from_bytes({}, set()), ids)
         contents = {
             "iterations": plain(numbers),
@@ -104,10 +104,10 @@ class Page:
             "groups": plain(groups),
             "vocabulary": words,
         }
-        made, of = recipes_of(store)
+        recipes, of = recipes_of(store)
         images = PageImages.of(store, tables, chosen, BYTES_OF_A_TOKEN * tokens)
         name = title or Path(store.path).resolve().name
-        about = {
+        metadata = {
             "title": name,
             "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "version": _core.__version__,
@@ -117,7 +117,7 @@ class Page:
             "codes": {**CODES, "operation": OPERATIONS},
             "flags": {flag.name.lower().replace("_", " "): int(flag) for flag in StepFlag if flag.name},
             "untrained": UNTRAINED,
-            "recipes": made,
+            "recipes": recipes,
             "recipe_of": of,
             "images": images.facts,
             "signs": [sign._asdict() for sign in signs(tables, numbers, groups)],
@@ -125,7 +125,7 @@ class Page:
         }
         parts = [_data(f"block-{number}", block) for number, block in enumerate(blocks(tables, chosen))]
         parts += [_data(f"image-{digest}", content) for digest, content in images.contents.items()]
-        return cls(_page(name, about, packed(contents), parts))
+        return cls(_page(name, metadata, packed(contents), parts))
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the page to an HTML file atomically.
@@ -193,8 +193,8 @@ def visible(text: str) -> str:
         'run⟨U+202E⟩gnp.exe'
     """
 
-    def shown(found: re.Match[str]) -> str:
-        code = ord(found[0])
+    def shown(match: re.Match[str]) -> str:
+        code = ord(match[0])
         return chr(0x2400 + code) if code < ord(" ") else f"⟨U+{code:04X}⟩"
 
     return _HIDDEN.sub(shown, text)

@@ -35,11 +35,11 @@ def rollout_counts(tables: Tables) -> pl.DataFrame:
     """
     import polars as pl
 
-    drawn = tables.draws.select("trajectory_id", drawn=True).unique("trajectory_id")
+    drawn_trajectories = tables.draws.select("trajectory_id", drawn=True).unique("trajectory_id")
     facts = tables.trajectories.select("trajectory_id", "group_id", "iteration", "role", "success", "reward")
     policy = pl.col("role") != "helper"
     stored = (
-        facts.join(drawn, on="trajectory_id", how="left")
+        facts.join(drawn_trajectories, on="trajectory_id", how="left")
         .group_by("iteration")
         .agg(
             groups=pl.col("group_id").n_unique().cast(pl.Int64),
@@ -55,7 +55,7 @@ def rollout_counts(tables: Tables) -> pl.DataFrame:
     first = firsts.drop_nulls().head(1).select(first="iteration")
     closed = tables.metrics.select("iteration").unique().join(first, how="cross")
     closed = closed.filter(pl.col("iteration") > pl.col("first")).select("iteration")
-    found: pl.DataFrame = (
+    counts: pl.DataFrame = (
         stored.join(draws, on="iteration", how="full", coalesce=True)
         .join(closed, on="iteration", how="full", coalesce=True)
         .with_columns(pl.col("groups", "trajectories", "left_out", "draws").fill_null(0))
@@ -63,7 +63,7 @@ def rollout_counts(tables: Tables) -> pl.DataFrame:
         .sort("iteration")
         .collect()
     )
-    return found
+    return counts
 
 
 def statistics(tables: Tables) -> pl.DataFrame:
@@ -74,13 +74,13 @@ def statistics(tables: Tables) -> pl.DataFrame:
     # Iterations are processed in batches of limited size, so that memory stays bounded.
     sizes = draws.group_by("iteration").len().sort("iteration")
     chunk = (sizes["len"].cum_sum() - sizes["len"]) // _DRAWS_AT_ONCE
-    made = [
+    frames = [
         _of_draws(draws.filter(pl.col("iteration").is_in(part["iteration"].implode())), tables)
         for part in sizes.with_columns(chunk=chunk).partition_by("chunk", maintain_order=True)
     ]
-    drawn = pl.concat(made or [_of_draws(draws, tables)])
-    found = rollout_counts(tables).join(drawn, on="iteration", how="left", maintain_order="left")
-    return found.with_columns(pl.col("drawn_groups").fill_null(0)).select(
+    draw_statistics = pl.concat(frames or [_of_draws(draws, tables)])
+    rows = rollout_counts(tables).join(draw_statistics, on="iteration", how="left", maintain_order="left")
+    return rows.with_columns(pl.col("drawn_groups").fill_null(0)).select(
         "iteration", "draws", pl.exclude("iteration", "draws")
     )
 
@@ -89,23 +89,23 @@ def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
     import polars as pl
 
     # Each chunk reads only its draws from each file: all chunks together read a run about once.
-    own = _among(draws["trajectory_id"])
-    tables = replace(tables, trajectories=tables.trajectories.filter(own), steps=tables.steps.filter(own))
+    in_chunk = _among(draws["trajectory_id"])
+    tables = replace(tables, trajectories=tables.trajectories.filter(in_chunk), steps=tables.steps.filter(in_chunk))
     facts: Any = tables.trajectories.select("trajectory_id", "success", "reward").collect()
-    drawn = draws.join(facts, on="trajectory_id", how="left")
+    with_facts = draws.join(facts, on="trajectory_id", how="left")
     # The advantage uses the score; before it is computed, use the reward.
     score = pl.col("reward")
     if "score" in tables.draw_columns.collect_schema().names():
         scores: Any = tables.draw_columns.filter(_among(draws["draw_id"])).select("draw_id", "score").collect()
-        drawn, score = drawn.join(scores, on="draw_id", how="left"), pl.coalesce("score", "reward")
+        with_facts, score = with_facts.join(scores, on="draw_id", how="left"), pl.coalesce("score", "reward")
     known = score.fill_nan(None).drop_nulls()
-    groups = drawn.group_by("iteration", "group_id").agg(same=pl.when(known.len() > 0).then(known.n_unique() == 1))
+    groups = with_facts.group_by("iteration", "group_id").agg(same=pl.when(known.len() > 0).then(known.n_unique() == 1))
     steps = draws.lazy().join(tables.steps, on="trajectory_id").group_by("iteration")
     called = pl.col("flags") & env.StepFlag.TOOL_RESULT != 0
     failed = pl.col("flags") & env.StepFlag.TOOL_ERROR != 0
     per_draw, stored = _path_sums(draws, tables)
     per_iteration = (
-        drawn.group_by("iteration").agg(
+        with_facts.group_by("iteration").agg(
             draws=pl.len(), drawn_success=pl.col("success").mean(), drawn_reward=pl.col("reward").mean()
         ),
         groups.group_by("iteration").agg(drawn_groups=pl.len().cast(pl.Int64), same_reward=pl.col("same").mean()),
@@ -117,10 +117,10 @@ def _of_draws(draws: Any, tables: Tables) -> pl.DataFrame:
         steps.agg(turns=pl.len(), tool_errors=failed.sum() / called.sum()).collect(),
         per_draw.group_by("iteration").agg(pl.col("length", "generated", "versioned", "age").sum()),
     )
-    found: pl.DataFrame = per_iteration[0]
+    rows: pl.DataFrame = per_iteration[0]
     for other in per_iteration[1:]:
-        found = found.join(other, on="iteration", how="left")
-    return found.select(
+        rows = rows.join(other, on="iteration", how="left")
+    return rows.select(
         "iteration",
         "drawn_groups",
         "drawn_success",
@@ -150,12 +150,12 @@ def _path_sums(draws: Any, tables: Tables) -> tuple[pl.DataFrame, pl.DataFrame]:
     known = pl.col("entropies").cast(pl.List(pl.Float64)).list.drop_nulls()
     columns = ("node_id", "parent_id", "parent_end", "group_id", "kind", "policy_version")
     length = pl.col("tokens").list.len().cast(pl.Int64)
-    own = _among(leaves["home"].alias("group_id"))
-    counted = tables.nodes.filter(own).select(
+    in_groups = _among(leaves["home"].alias("group_id"))
+    node_sums = tables.nodes.filter(in_groups).select(
         *columns, stored=length, entropy=known.list.sum(), entropies=known.list.len()
     )
     groups = leaves.select("iteration", group_id="home").unique().lazy()
-    nodes = groups.join(counted, on="group_id").sort("iteration", "node_id").with_row_index("row").collect()
+    nodes = groups.join(node_sums, on="group_id").sort("iteration", "node_id").with_row_index("row").collect()
     rows = nodes.select("iteration", "row", node_id="node_id", length="stored")
     at = {"left_on": ["iteration", "parent_id"], "right_on": ["iteration", "node_id"]}
     above = nodes.join(rows, **at, how="left", maintain_order="left", suffix="_above")
@@ -165,7 +165,7 @@ def _path_sums(draws: Any, tables: Tables) -> tuple[pl.DataFrame, pl.DataFrame]:
     if missing:
         raise NotFoundError(f"node {missing[0]} is on the path of a draw and is missing; run agentrl verify")
     parents = above["row_above"].cast(pl.Int64).fill_null(-1).to_numpy()
-    used = above.select(pl.coalesce("parent_end", "length").fill_null(0).cast(pl.Int64)).to_series().to_numpy()
+    used_lengths = above.select(pl.coalesce("parent_end", "length").fill_null(0).cast(pl.Int64)).to_series().to_numpy()
     versions = nodes["policy_version"]
     values = np.stack(
         [
@@ -175,7 +175,7 @@ def _path_sums(draws: Any, tables: Tables) -> tuple[pl.DataFrame, pl.DataFrame]:
             versions.fill_null(0).to_numpy(),
         ]
     )
-    before = values[:, parents] * used
+    before = values[:, parents] * used_lengths
     on_path = np.zeros(len(nodes), bool)
     last = ends["row"].to_numpy()
     on_path[last] = True

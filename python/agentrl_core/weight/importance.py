@@ -240,11 +240,11 @@ class ImportanceWeight(_Ratio):
     def check_options(self) -> None:
         """Require ordered bounds, and allow `mean_one` only for weights."""
         ordered = self.at_least is None or self.at_most is None or self.at_least <= self.at_most
-        self.require(ordered, "at_most", "give a number of at least at_least, or None")
+        self.require(ordered, "at_most", f"give a number of at least at_least={self.at_least}, or None")
         bounded = self.kind == "truncate" or self.at_least is not None or self.at_most is not None
         self.require(bounded, "kind", "give at_least or at_most")
         weighs = self.mean_one == "none" or self.kind in ("truncate", "mask")
-        self.require(weighs, "mean_one", 'choose kind="truncate" or "mask", or "none"')
+        self.require(weighs, "mean_one", 'choose kind="truncate" or "mask", or mean_one="none"')
 
     def own_makes(self) -> tuple[Column, ...]:
         """Output column: `keep` for a veto, otherwise `weight`."""
@@ -311,7 +311,7 @@ class TrustRegion(_Ratio):
     def check_options(self) -> None:
         """Require ordered bounds."""
         ordered = self.at_least is None or self.at_least <= self.at_most
-        self.require(ordered, "at_least", "give a number of at most at_most, or None")
+        self.require(ordered, "at_least", f"give a number of at most at_most={self.at_most}, or None")
 
     def own_makes(self) -> tuple[Column, ...]:
         """Output column: `keep`, or `weight` with 0 for masked tokens."""

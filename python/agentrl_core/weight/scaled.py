@@ -60,7 +60,7 @@ class ColumnScaled(BatchComponent):
         bounded = self.kind == "value" or self.mean_one or self.at_most is not None
         self.require(bounded, "at_most", "give the largest factor, or mean_one=True")
         ordered = self.at_least is None or self.at_most is None or self.at_least <= self.at_most
-        self.require(ordered, "at_most", "give a number of at least at_least")
+        self.require(ordered, "at_most", f"give a number of at least at_least={self.at_least}")
 
     def own_makes(self) -> tuple[Column, ...]:
         """Return the output column: `weight` at `level`."""
@@ -138,9 +138,9 @@ class MarkedScaled(BatchComponent):
     def check_options(self) -> None:
         """Require exactly one factor 0 for `keep`, and `own_mean` only with `kl_weight` or `imitation`."""
         alone = not self.own_mean or self.of in ("kl_weight", "imitation")
-        self.require(alone, "own_mean", "it is for of='kl_weight' or of='imitation'")
+        self.require(alone, "own_mean", "give False, or of='kl_weight' or of='imitation'")
         one_zero = self.of != "keep" or (self.marked == 0.0) != (self.plain == 0.0)
-        self.require(one_zero, "marked", "give 0 to what is left out, and another number to what is kept")
+        self.require(one_zero, "marked", f"with of='keep', give 0 to one of marked and plain={self.plain}, not to both")
 
     def own_needs(self) -> Iterable[Column]:
         """Return the marking column: spans of tokens, or a fact of steps."""
@@ -202,7 +202,8 @@ class SignalRescale(BatchComponent):
 
     def check_options(self) -> None:
         """Require `group_by="batch"` unless rows are counted."""
-        self.require(self.kind == "rows" or self.group_by == "batch", "group_by", 'choose kind="rows", or "batch"')
+        fits = self.kind == "rows" or self.group_by == "batch"
+        self.require(fits, "group_by", 'choose kind="rows", or group_by="batch"')
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with its `weight` scaled."""

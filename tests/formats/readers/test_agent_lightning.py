@@ -1,7 +1,7 @@
 """Agent Lightning: spans of its tracers, events of its server."""
 
 import pytest
-from read_files import check_trained, says, write_json, write_lines
+from read_files import assistant, check_trained, write_json, write_lines
 
 from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.integrations.trajectories import from_chats, read
@@ -88,7 +88,7 @@ def test_spans_without_token_ids_are_chats(tmp_path):
         "gen_ai.completion.0.content": "Cold.",
     }
     path = write_lines(tmp_path / "spans.jsonl", [span(1, values), reward(2, 1.0)])
-    [chat] = check_trained(path, [says("Cold.")])
+    [chat] = check_trained(path, [assistant("Cold.")])
     assert (chat["reward"], chat["rollout_id"], chat["attempt_id"]) == (1.0, "ro-1", "at-1")
     mixed = [span(1, values), span(2, ids([1], [2]))]
     with pytest.raises(UnsupportedError, match="1 calls have token ids and 1 have texts alone"):
@@ -129,12 +129,12 @@ def test_events_in_the_form_of_triplets():
 
 
 def test_events_without_token_ids_are_chats(tmp_path):
-    more = [*MESSAGES, says("Cold."), {"role": "user", "content": "And now?"}]
+    more = [*MESSAGES, assistant("Cold."), {"role": "user", "content": "And now?"}]
     rows = [
         event("model_request", request={"messages": MESSAGES}, response=response()),
         event("model_request", request={"messages": more}, response=response(content="War", finish="length")),
     ]
-    check_trained(write_json(tmp_path / "events.json", rows), [says("Cold.")], [says("War")])
+    check_trained(write_json(tmp_path / "events.json", rows), [assistant("Cold.")], [assistant("War")])
 
 
 def test_events_that_hold_nothing():

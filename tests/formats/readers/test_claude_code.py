@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from read_files import call, check_trained, says, write_lines
+from read_files import assistant, call, check_trained, write_lines
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories import read
@@ -69,7 +69,7 @@ def test_a_session_with_a_call(tmp_path):
     log.add("system", subtype="turn_duration", durationMs=5)
     log.answer("m2", text("Cold."), stop="end_turn")
     path = write_lines(tmp_path / "s1.jsonl", log.lines, "\r\n")
-    answers = [says("I look.", call(city="Oslo")), says("Cold.")]
+    answers = [assistant("I look.", call(city="Oslo")), assistant("Cold.")]
     [chat] = check_trained(path, answers)
     assert [message["role"] for message in chat["messages"]] == ["user", "assistant", "tool", "assistant"]
     assert chat["messages"][2] == {"role": "tool", "tool_call_id": "c1", "content": "4 degrees"}
@@ -99,7 +99,7 @@ def test_parallel_calls_are_one_answer_and_fork_nothing(interleaved, tmp_path):
         log.result("c2", "noon", parent=second)
     log.answer("m2", text("Cold."))
     path = write_lines(tmp_path / "s1.jsonl", log.lines)
-    answers = [says("", call(city="Oslo"), call("time", "c2")), says("Cold.")]
+    answers = [assistant("", call(city="Oslo"), call("time", "c2")), assistant("Cold.")]
     [chat] = check_trained(path, answers, templates=("qwen3", "glm4moe"))
     assert [message.get("content") for message in chat["messages"][2:4]] == ["4 degrees", "noon"]
 
@@ -110,7 +110,7 @@ def test_thinking_is_trained_where_the_log_holds_it(tmp_path):
     log.answer("m1", think("It is winter."))
     log.answer("m1", text("Cold."))
     path = write_lines(tmp_path / "s1.jsonl", log.lines)
-    check_trained(path, [says("Cold.", reasoning_content="It is winter.")], templates=("qwen3",))
+    check_trained(path, [assistant("Cold.", reasoning_content="It is winter.")], templates=("qwen3",))
 
 
 @pytest.mark.parametrize("block", [think(""), {"type": "redacted_thinking", "data": "abc"}])
@@ -124,9 +124,9 @@ def test_hidden_thinking_is_refused_masked_or_left_out(block, tmp_path):
     path = write_lines(tmp_path / "s1.jsonl", log.lines)
     with pytest.raises(UnsupportedError, match=r"s1.jsonl, line 2: its reasoning is encrypted .*='mask'"):
         list(read(path))
-    [chat] = check_trained(path, [says("Warm.")], [says("Cold.")], hidden_reasoning="mask")
+    [chat] = check_trained(path, [assistant("Warm.")], [assistant("Cold.")], hidden_reasoning="mask")
     assert chat["untrained"] == ["s1.jsonl, line 2: its reasoning is encrypted or left out"]
-    check_trained(path, [says("Cold."), says("Warm.")], hidden_reasoning="omit")
+    check_trained(path, [assistant("Cold."), assistant("Warm.")], hidden_reasoning="omit")
 
 
 def test_an_edited_message_starts_a_new_chat_and_no_answer_is_trained_twice(tmp_path):
@@ -138,7 +138,9 @@ def test_an_edited_message_starts_a_new_chat_and_no_answer_is_trained_twice(tmp_
     log.user("And tomorrow?", parent=fork)
     log.answer("m3", text("Hot."))
     path = write_lines(tmp_path / "s1.jsonl", log.lines)
-    first, second = check_trained(path, [says("Cold."), says("Warm."), says("Hot.")], [says("Cold.")])
+    first, second = check_trained(
+        path, [assistant("Cold."), assistant("Warm."), assistant("Hot.")], [assistant("Cold.")]
+    )
     assert [message["content"] for message in second["messages"]] == ["how warm?", "Cold.", "And tomorrow?", "Hot."]
     assert first["task"] == second["task"]
 
@@ -156,7 +158,12 @@ def test_a_compaction_and_a_sub_agent_are_separate_chats(tmp_path):
     log.user("And now?")
     log.answer("m3", text("Warm."))
     path = write_lines(tmp_path / "s1.jsonl", log.lines)
-    answers = [says("", call("Task", prompt="look")), says("Cold."), says("It is cold."), says("Warm.")]
+    answers = [
+        assistant("", call("Task", prompt="look")),
+        assistant("Cold."),
+        assistant("It is cold."),
+        assistant("Warm."),
+    ]
     main, agent, after = check_trained(path, answers, templates=("qwen3",))
     assert (main.get("sidechain"), agent.get("sidechain")) == (None, True)
     assert after["messages"][0]["content"].startswith("This session is being continued")
@@ -176,7 +183,10 @@ def test_interrupted_truncated_and_synthetic_answers_are_not_trained(tmp_path):
     log.answer("m5", text("Cold."))
     path = write_lines(tmp_path / "s1.jsonl", log.lines)
     [chat] = check_trained(
-        path, [says("Cold.")], [says("Co"), says("Cold and"), says("No response requested.")], templates=("qwen3",)
+        path,
+        [assistant("Cold.")],
+        [assistant("Co"), assistant("Cold and"), assistant("No response requested.")],
+        templates=("qwen3",),
     )
     assert [reason.partition(": ")[2] for reason in chat["untrained"]] == [
         "the user interrupted the answer before it",
@@ -192,14 +202,14 @@ def test_lines_that_a_resumed_session_copies_count_once(tmp_path):
     log.user("how warm?")
     log.answer("m1", text("Cold."))
     log.lines += [dict(line) for line in log.lines]
-    check_trained(write_lines(tmp_path / "s1.jsonl", log.lines), [says("Cold.")])
+    check_trained(write_lines(tmp_path / "s1.jsonl", log.lines), [assistant("Cold.")])
 
 
 def test_a_last_call_without_a_result(tmp_path):
     log = Log()
     log.user("how warm?")
     log.answer("m1", text(""), use("c1"))
-    check_trained(write_lines(tmp_path / "s1.jsonl", log.lines), [says("", call())])
+    check_trained(write_lines(tmp_path / "s1.jsonl", log.lines), [assistant("", call())])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Rollouts of Codex: items of the Responses API, with and without envelopes."""
 
 import pytest
-from read_files import call, check_trained, says, write_lines
+from read_files import assistant, call, check_trained, write_lines
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories import read
@@ -54,7 +54,7 @@ def test_a_session(tmp_path):
         answer("One file."),
     ]
     path = write_lines(tmp_path / "rollout-1.jsonl", rows, "\r\n")
-    answers = [says("I look.", SHELL, reasoning_content="Files first."), says("One file.")]
+    answers = [assistant("I look.", SHELL, reasoning_content="Files first."), assistant("One file.")]
     [chat] = check_trained(path, answers, templates=("qwen3",))
     assert chat["messages"][:2] == [
         {"role": "system", "content": "You are Codex."},
@@ -74,7 +74,7 @@ def test_parallel_calls_and_outputs_of_several_shapes(tmp_path):
         result("c2", [{"type": "input_text", "text": "noon"}]),
         answer("One file."),
     ]
-    answers = [says("", SHELL, call("time", "c2")), says("One file.")]
+    answers = [assistant("", SHELL, call("time", "c2")), assistant("One file.")]
     [chat] = check_trained(write_lines(tmp_path / "r.jsonl", rows), answers, templates=("qwen3", "glm4moe"))
     assert [each["content"] for each in chat["messages"] if each["role"] == "tool"] == ["a.py", "noon"]
 
@@ -102,7 +102,7 @@ def test_lines_without_envelopes(tmp_path):
         *(row["payload"] for row in (user("what is here?"), use(), result(), answer("One file."))),
         {"record_type": "state"},
     ]
-    [chat] = check_trained(write_lines(tmp_path / "r.jsonl", rows), [says("", SHELL), says("One file.")])
+    [chat] = check_trained(write_lines(tmp_path / "r.jsonl", rows), [assistant("", SHELL), assistant("One file.")])
     assert chat["task"] == "s0"
 
 
@@ -111,9 +111,9 @@ def test_encrypted_reasoning_is_refused_masked_or_left_out(tmp_path):
     path = write_lines(tmp_path / "r.jsonl", rows)
     with pytest.raises(UnsupportedError, match=r"r.jsonl, line 3: its reasoning is encrypted"):
         list(read(path))
-    [chat] = check_trained(path, [says("One file.")], [says("", SHELL)], hidden_reasoning="mask")
+    [chat] = check_trained(path, [assistant("One file.")], [assistant("", SHELL)], hidden_reasoning="mask")
     assert chat["untrained"] == ["r.jsonl, line 3: its reasoning is encrypted, and the log has a summary at most"]
-    check_trained(path, [says("", SHELL), says("One file.")], hidden_reasoning="omit")
+    check_trained(path, [assistant("", SHELL), assistant("One file.")], hidden_reasoning="omit")
 
 
 def test_a_compacted_history_begins_another_chat(tmp_path):
@@ -127,7 +127,7 @@ def test_a_compacted_history_begins_another_chat(tmp_path):
         answer("Two."),
     ]
     path = write_lines(tmp_path / "r.jsonl", rows)
-    first, second = check_trained(path, [says("One file."), says("Two.")], [says("One file.")])
+    first, second = check_trained(path, [assistant("One file."), assistant("Two.")], [assistant("One file.")])
     assert [message["content"] for message in second["messages"]] == [
         "what is here?",
         "One file.",
@@ -166,18 +166,18 @@ def test_unsupported_or_invalid_records_are_refused_with_their_line(rows, error,
 
 
 def test_states_and_messages_between_agents_are_not_answers(tmp_path):
-    sent = '{"author": "agents/a", "recipient": "agents", "content": "Done.", "trigger_turn": false}'
+    agent_message = '{"author": "agents/a", "recipient": "agents", "content": "Done.", "trigger_turn": false}'
     rows = [
         META,
         {"type": "world_state", "payload": {"snapshot": {}}},
         user("what is here?"),
         answer("I ask."),
-        answer(sent),
+        answer(agent_message),
         {"type": "inter_agent_communication_metadata", "payload": {"trigger_turn": False}},
         answer('{"author": "me"}'),
     ]
     path = write_lines(tmp_path / "r.jsonl", rows)
-    [chat] = check_trained(path, [says("I ask."), says('{"author": "me"}')], [says(sent)])
+    [chat] = check_trained(path, [assistant("I ask."), assistant('{"author": "me"}')], [assistant(agent_message)])
     assert chat["untrained"] == ["r.jsonl, line 5: another agent wrote it"]
 
 
@@ -196,8 +196,10 @@ def test_an_interrupted_turn_ends_with_its_call(tmp_path):
         result("c2", [{"type": "input_text", "text": "a.py"}, {"type": "input_text", "text": "b.py"}]),
         answer("Two files."),
     ]
-    second = says("", call("exec_command", "c2", cmd="ls"), call("read", "c3", path="a"))
-    [chat] = check_trained(write_lines(tmp_path / "r.jsonl", rows), [says("", SHELL), second, says("Two files.")])
+    second = assistant("", call("exec_command", "c2", cmd="ls"), call("read", "c3", path="a"))
+    [chat] = check_trained(
+        write_lines(tmp_path / "r.jsonl", rows), [assistant("", SHELL), second, assistant("Two files.")]
+    )
     assert [message["content"] for message in chat["messages"] if message["role"] == "tool"] == [
         "aborted by user after 1.2s",
         "no such file",
@@ -208,8 +210,14 @@ def test_an_interrupted_turn_ends_with_its_call(tmp_path):
 @pytest.mark.parametrize("named", [True, False])
 def test_a_fork_repeats_answers_of_another_session(named, tmp_path):
     """The lines of the other session are copied with its `session_meta`; earlier versions name it nowhere else."""
-    own = {**META["payload"], "id": "s2", **({"forked_from_id": "s1"} if named else {})}
-    rows = [{"type": "session_meta", "payload": own}, META, user("what is here?"), answer("One file."), answer("Two.")]
+    payload = {**META["payload"], "id": "s2", **({"forked_from_id": "s1"} if named else {})}
+    rows = [
+        {"type": "session_meta", "payload": payload},
+        META,
+        user("what is here?"),
+        answer("One file."),
+        answer("Two."),
+    ]
     line = 1 if named else 2
     with pytest.raises(UnsupportedError, match=f"line {line}: the session begins with a copy of the lines of 's1'"):
         list(read(write_lines(tmp_path / "r.jsonl", rows)))
@@ -217,5 +225,5 @@ def test_a_fork_repeats_answers_of_another_session(named, tmp_path):
 
 def test_a_resumed_session_may_repeat_its_header(tmp_path):
     rows = [META, user("what is here?"), answer("One file."), META, user("And now?"), answer("Two.")]
-    [chat] = check_trained(write_lines(tmp_path / "r.jsonl", rows), [says("One file."), says("Two.")])
+    [chat] = check_trained(write_lines(tmp_path / "r.jsonl", rows), [assistant("One file."), assistant("Two.")])
     assert chat["task"] == "s1"

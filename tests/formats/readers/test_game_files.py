@@ -20,10 +20,10 @@ def games(tmp_path_factory):
     with_seed = env.TextWorld("coin_collector", {"level": 1}, folder=folder / "made")
     for task in with_seed.tasks(2):
         with_seed.reset(task, 0).close()
-    for number, made in enumerate(sorted((folder / "made").glob("*/game.z8"))):
+    for number, game in enumerate(sorted((folder / "made").glob("*/game.z8"))):
         (folder / f"games/{number}").mkdir(parents=True)
         for suffix in (".z8", ".json"):
-            shutil.copy(made.with_suffix(suffix), folder / f"games/{number}/coin{suffix}")
+            shutil.copy(game.with_suffix(suffix), folder / f"games/{number}/coin{suffix}")
     return folder / "games"
 
 
@@ -36,9 +36,9 @@ def test_a_folder_of_games_is_played(games):
     outcome = episode.step("<action>take coin</action>")
     assert (outcome.reward, outcome.success, outcome.facts["points"]) == (1.0, True, 1.0)
     episode.close()
-    with pytest.raises(InvalidInputError, match="3 tasks of split 'train' asked for and there are 2"):
+    with pytest.raises(InvalidInputError, match="start is 3, but split 'train' has 2 tasks"):
         world.tasks(3)
-    with pytest.raises(InvalidInputError, match="1 tasks of split 'held_out' asked for and there are 0"):
+    with pytest.raises(InvalidInputError, match="start is 1, but split 'held_out' has 0 tasks"):
         world.tasks(1, split="held_out")
 
 
@@ -92,9 +92,9 @@ def test_a_game_of_alfworld_is_played(tmp_path):
     world = env.TextWorld(files=tmp_path)
     episode = world.reset(world.tasks(1)[0], 0)
     assert episode.observation.endswith("Your task is to: put a mug on a desk.")
-    begun = episode.state_key()
+    start_key = episode.state_key()
     assert episode.step("dance").flags == env.StepFlag.FORMAT_ERROR
-    assert episode.state_key() == begun
+    assert episode.state_key() == start_key
     for command in ("take mug 1 from table 1", "go to desk 1"):
         outcome = episode.step(f"<action>{command}</action>")
         assert (outcome.reward, outcome.flags, outcome.terminated) == (0.0, 0, False)

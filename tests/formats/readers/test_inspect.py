@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 import zstandard
-from read_files import call, check_trained, says, write_json
+from read_files import assistant, call, check_trained, write_json
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories import from_chats, read, to_chats
@@ -22,16 +22,16 @@ def message(role, content, **more):
 
 
 def answer(content, *calls, source="generate", **more):
-    made = [
+    tool_calls = [
         {"id": each["id"], "function": each["function"]["name"], "arguments": arguments, "type": "function"}
         for each in calls
         for arguments in [json.loads(each["function"]["arguments"])]
     ]
-    return message("assistant", content, source=source, model="mockllm/model", tool_calls=made or None, **more)
+    return message("assistant", content, source=source, model="mockllm/model", tool_calls=tool_calls or None, **more)
 
 
-def generated(said, stop="stop", tools=(INFO,)):
-    output = {"model": "m", "choices": [{"message": said, "stop_reason": stop}]}
+def generated(reply, stop="stop", tools=(INFO,)):
+    output = {"model": "m", "choices": [{"message": reply, "stop_reason": stop}]}
     return {"event": "model", "tools": list(tools), "input": [], "output": output}
 
 
@@ -39,13 +39,13 @@ USER = message("user", "how warm?", source="input")
 LOOKS = answer("I look.", call(city="Oslo"))
 REPLY = message("tool", "4 degrees", tool_call_id="c1", function="weather", error=None)
 COLD = answer([{"type": "text", "text": "Cold."}])
-ANSWERS = [says("I look.", call(city="Oslo")), says("Cold.")]
+ANSWERS = [assistant("I look.", call(city="Oslo")), assistant("Cold.")]
 
 
 def sample(identity, messages, value="C", events=None, **more):
-    said = [each for each in messages if each["role"] == "assistant"]
+    replies = [each for each in messages if each["role"] == "assistant"]
     scores = {"includes": {"value": value, "answer": "Cold.", "explanation": None}} if value is not None else None
-    events = [generated(each) for each in said] if events is None else events
+    events = [generated(each) for each in replies] if events is None else events
     return {
         "id": identity,
         "epoch": 1,
@@ -102,7 +102,7 @@ def test_a_log_as_json(tmp_path):
 def test_a_log_as_a_zip(zstd, tmp_path):
     second = sample(1, [USER, COLD], "I") | {"epoch": 2}
     path = pack(tmp_path / "log.eval", [sample(1, [USER, LOOKS, REPLY, COLD]), second], zstd)
-    chats = check_trained(path, [*ANSWERS, says("Cold.")])
+    chats = check_trained(path, [*ANSWERS, assistant("Cold.")])
     assert [chat["reward"] for chat in chats] == [1.0, 0.0]
     batch = from_chats(chats, _tokenizer())
     assert batch.num_groups == 1  # the epochs of a sample
@@ -123,14 +123,14 @@ def test_a_damaged_member_is_refused(tmp_path):
 
 
 def test_answers_that_were_given_cut_or_not_parsed_are_context(tmp_path):
-    given, cut = answer("yo", source="input"), answer("Co")
+    input_answer, truncated = answer("yo", source="input"), answer("Co")
     broken = answer("", call(city="Oslo"))
     broken["tool_calls"][0]["parse_error"] = "not JSON"
-    log = sample(1, [message("user", "hi"), given, USER, cut, USER, broken, REPLY, COLD])
-    log["events"][2] = generated(cut, "max_tokens")
+    log = sample(1, [message("user", "hi"), input_answer, USER, truncated, USER, broken, REPLY, COLD])
+    log["events"][2] = generated(truncated, "max_tokens")
     path = write_json(tmp_path / "log.json", header(samples=[log]))
-    others = [says("yo"), says("Co"), says("", call(city="Oslo"))]
-    [chat] = check_trained(path, [says("Cold.")], others)
+    others = [assistant("yo"), assistant("Co"), assistant("", call(city="Oslo"))]
+    [chat] = check_trained(path, [assistant("Cold.")], others)
     assert [reason.rpartition(": ")[2] for reason in chat["untrained"]] == [
         "it was given, not generated",
         "it was cut by a limit, so that its end was not sampled",
@@ -139,14 +139,14 @@ def test_answers_that_were_given_cut_or_not_parsed_are_context(tmp_path):
 
 
 def test_reasoning(tmp_path):
-    shown = answer([{"type": "reasoning", "reasoning": "It is winter."}, {"type": "text", "text": "Cold."}])
-    path = write_json(tmp_path / "log.json", header(samples=[sample(1, [USER, shown])]))
-    check_trained(path, [says("Cold.", reasoning_content="It is winter.")], templates=("qwen3",))
+    reply = answer([{"type": "reasoning", "reasoning": "It is winter."}, {"type": "text", "text": "Cold."}])
+    path = write_json(tmp_path / "log.json", header(samples=[sample(1, [USER, reply])]))
+    check_trained(path, [assistant("Cold.", reasoning_content="It is winter.")], templates=("qwen3",))
     sealed = answer([{"type": "reasoning", "reasoning": "gAAA", "redacted": True}, {"type": "text", "text": "Cold."}])
     path = write_json(tmp_path / "log.json", header(samples=[sample(1, [USER, COLD, USER, sealed])]))
     with pytest.raises(UnsupportedError, match=r"log\.json, sample 0, message 3: its reasoning is redacted"):
         list(read(path))
-    check_trained(path, [says("Cold.")], [says("Cold.")], hidden_reasoning="mask")
+    check_trained(path, [assistant("Cold.")], [assistant("Cold.")], hidden_reasoning="mask")
 
 
 def test_long_texts_are_attachments(tmp_path):
@@ -236,8 +236,8 @@ def test_all_of_a_sample_but_its_messages_and_events_is_kept():
     }
     log = sample(1, [USER, COLD], limit={"type": "token", "limit": 9}, store={"a": 0}, total_time=1.5, **more)
     [chat] = read([header(samples=[log])])
-    held = {name: value for name, value in log.items() if name not in ("messages", "events", "attachments")}
-    assert chat["record"] == held | {"output": {"model": "m", "completion": "Cold."}}
+    other_fields = {name: value for name, value in log.items() if name not in ("messages", "events", "attachments")}
+    assert chat["record"] == other_fields | {"output": {"model": "m", "completion": "Cold."}}
     assert chat.keys() == {"messages", "task", "tools", "reward", "success", "record"}
     [back] = to_chats(from_chats([chat], _tokenizer()))
     assert back == chat
@@ -248,8 +248,8 @@ SUMMARY = message("user", "Summary: Oslo has 4 degrees.")
 COMPACTED = {"event": "compaction", "type": "summary", "source": "inspect", "tokens_before": 90, "tokens_after": 20}
 
 
-def called(read, said, **more):
-    return {**generated(said, **more), "input": list(read)}
+def called(read, reply, **more):
+    return {**generated(reply, **more), "input": list(read)}
 
 
 @pytest.mark.parametrize("pooled", [False, True])
@@ -276,13 +276,13 @@ def test_a_history_whose_replies_were_cleared_begins_another_chat():
     """As the strategy `edit` does, without a trace in the messages of the sample."""
     cleared = {**REPLY, "content": "(cleared)"}
     second = answer("Again.")
-    asked = message("user", "and now?", source="input")
+    question = message("user", "and now?", source="input")
     events = [
         called([USER], LOOKS),
         called([USER, LOOKS, REPLY], COLD),
-        called([USER, LOOKS, cleared, COLD, asked], second),
+        called([USER, LOOKS, cleared, COLD, question], second),
     ]
-    chats = list(read([header(samples=[sample(1, [USER, LOOKS, REPLY, COLD, asked, second], events=events)])]))
+    chats = list(read([header(samples=[sample(1, [USER, LOOKS, REPLY, COLD, question, second], events=events)])]))
     assert [[each["content"] for each in chat["messages"]] for chat in chats] == [
         ["how warm?", "I look.", "4 degrees", "Cold."],
         ["how warm?", "I look.", "(cleared)", "Cold.", "and now?", "Again."],

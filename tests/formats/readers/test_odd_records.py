@@ -236,9 +236,9 @@ def test_a_record_is_read_or_refused(name):
             odd = changed(rows, path, replacement)
             tried += 1
             try:
-                found = list(read(odd, name, hidden_reasoning="mask"))
+                chats = list(read(odd, name, hidden_reasoning="mask"))
                 if name in ("tokens", "slime"):
-                    from_chats(found)
+                    from_chats(chats)
                 read_ones += 1
             except AgentRLError as error:
                 messages.append(str(error))

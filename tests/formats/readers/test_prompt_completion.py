@@ -2,7 +2,7 @@
 
 import pytest
 from chat_gallery import gallery_tokenizer
-from read_files import check_trained, says, trained, write_lines
+from read_files import assistant, check_trained, trained, write_lines
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories import from_chats, read
@@ -12,8 +12,8 @@ MORE = {"role": "user", "content": "And now?"}
 
 
 def test_answers_in_the_prompt_are_context(tmp_path):
-    row = {"prompt": [WARM, says("Hot."), MORE], "completion": [says("Cold.")], "source": "here"}
-    [chat] = check_trained(write_lines(tmp_path / "a.jsonl", [row]), [says("Cold.")], [says("Hot.")])
+    row = {"prompt": [WARM, assistant("Hot."), MORE], "completion": [assistant("Cold.")], "source": "here"}
+    [chat] = check_trained(write_lines(tmp_path / "a.jsonl", [row]), [assistant("Cold.")], [assistant("Hot.")])
     assert chat["source"] == "here"
 
 
@@ -38,12 +38,20 @@ def test_an_end_that_is_written_already_is_not_doubled():
         ({"prompt": "a", "completion": None, "response": None}, InvalidInputError, "record 0 has no completion"),
         ({"prompt": None, "completion": "a"}, InvalidInputError, "record 0 has no prompt"),
         ({"prompt": "a", "completion": ""}, InvalidInputError, "its completion is empty"),
-        ({"prompt": "a", "completion": [says("b")]}, InvalidInputError, "give two texts, or two lists of messages"),
-        ({"prompt": [], "completion": [says("b")]}, InvalidInputError, "give two texts, or two lists of messages"),
+        (
+            {"prompt": "a", "completion": [assistant("b")]},
+            InvalidInputError,
+            "give two texts, or two lists of messages",
+        ),
+        ({"prompt": [], "completion": [assistant("b")]}, InvalidInputError, "give two texts, or two lists of messages"),
         ({"prompt": [WARM], "completion": [MORE]}, InvalidInputError, "no message of an assistant"),
-        ({"prompt": [WARM, says("a")], "completion": [says("b")]}, UnsupportedError, "its prompt ends with an answer"),
+        (
+            {"prompt": [WARM, assistant("a")], "completion": [assistant("b")]},
+            UnsupportedError,
+            "its prompt ends with an answer",
+        ),
         ({"prompt": "a", "chosen": "b", "rejected": "c"}, UnsupportedError, "it is a preference"),
-        ({"chosen": [says("b")], "rejected": [says("c")]}, UnsupportedError, "it is a preference"),
+        ({"chosen": [assistant("b")], "rejected": [assistant("c")]}, UnsupportedError, "it is a preference"),
     ],
 )
 def test_records_that_are_not_trajectories_are_refused(row, error, message):

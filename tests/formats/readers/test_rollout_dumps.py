@@ -110,17 +110,17 @@ def test_roles_that_leave_no_text_are_ambiguous():
     contexts = from_chats(read([row]), tokenizer).contexts()
     assert tokenizer.decode(contexts.tokens[: int(contexts.begins[0])].tolist()) == prompt
     row, _ = dumped(tokenizer, [SYSTEM, QUESTION], "It is cold.")
-    with pytest.raises(UnsupportedError, match="which several chats render to"):
+    with pytest.raises(UnsupportedError, match="but several chats render to it"):
         from_chats(read([row]), tokenizer)
 
 
 def test_a_dump_that_cannot_be_verified_is_refused():
     tokenizer = gallery_tokenizer("qwen2_5")
     row, _ = dumped(tokenizer, [QUESTION], "It is cold.")
-    with pytest.raises(UnsupportedError, match=r"chat 0: prompt is .*, which no chat of one question renders to"):
+    with pytest.raises(UnsupportedError, match=r"chat 0: prompt is .*, but no chat of one question renders to it"):
         from_chats(read([row]), gallery_tokenizer("gemma3"))
     several, _ = dumped(tokenizer, [QUESTION, {"role": "assistant", "content": "Cold."}, QUESTION], "It is cold.")
-    with pytest.raises(UnsupportedError, match=r"chat 0: prompt is .*, which several chats render to"):
+    with pytest.raises(UnsupportedError, match=r"chat 0: prompt is .*, but several chats render to it"):
         from_chats(read([several]), tokenizer)
     with pytest.raises(UnsupportedError, match="completion has several turns"):
         from_chats(read([{**row, "output": "I look.\nuser\n4 degrees\nassistant\nCold."}]), tokenizer)
@@ -172,10 +172,10 @@ OURS = {
 
 
 def test_fields_of_slime_with_names_of_ours_mean_nothing_here():
-    given = {**sample(0, [1, 2, 3, 4], 2, loss_mask=[1, 1], rollout_log_probs=[-0.5, -0.25]), **OURS}
-    given["metadata"] = {"scores": np.arange(2), "nested": [torch.tensor([1.5])]}
-    [chat] = read([{"rollout_id": 7, "samples": [given]}], "slime")
-    assert whole(chat) == {**given, "metadata": {"scores": [0, 1], "nested": [[1.5]]}}
+    record = {**sample(0, [1, 2, 3, 4], 2, loss_mask=[1, 1], rollout_log_probs=[-0.5, -0.25]), **OURS}
+    record["metadata"] = {"scores": np.arange(2), "nested": [torch.tensor([1.5])]}
+    [chat] = read([{"rollout_id": 7, "samples": [record]}], "slime")
+    assert whole(chat) == {**record, "metadata": {"scores": [0, 1], "nested": [[1.5]]}}
     batch = from_chats([chat])
     assert batch.column("token", "token").tolist() == [3, 4]
     assert batch.texts("task_id", "draw") == ["7/0"]
@@ -260,6 +260,6 @@ def test_experts_of_a_loss_mask_with_holes_belong_to_their_tokens():
     sample = {"tokens": [1, 2, 3, 4, 5, 6], "response_length": 4, "loss_mask": [1, 0, 1, 0]}
     batch = from_chats(list(read([{**sample, "rollout_routed_experts": experts}])))
     assert batch.column("token", "node_token").tolist() == [1, 2, 3, 4, 5]
-    found = batch.column("routed_experts", "node_token")
-    assert found.dtype == np.uint16
-    assert found.tolist() == experts.reshape(5, 2).tolist()
+    routed = batch.column("routed_experts", "node_token")
+    assert routed.dtype == np.uint16
+    assert routed.tolist() == experts.reshape(5, 2).tolist()

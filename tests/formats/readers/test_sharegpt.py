@@ -1,7 +1,7 @@
 """ShareGPT, in the variants of LLaMA-Factory, axolotl and Hermes."""
 
 import pytest
-from read_files import call, check_trained, says, write_lines
+from read_files import assistant, call, check_trained, write_lines
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories import read
@@ -17,7 +17,7 @@ def test_only_answers_are_trained(tmp_path):
     row = turns(
         ("human", "how warm?"), ("gpt", "Cold."), ("human", "And now?"), ("gpt", "Warm."), system="Be brief.", id=7
     )
-    [chat] = check_trained(write_lines(tmp_path / "a.jsonl", [row]), [says("Cold."), says("Warm.")])
+    [chat] = check_trained(write_lines(tmp_path / "a.jsonl", [row]), [assistant("Cold."), assistant("Warm.")])
     assert chat["messages"][0] == {"role": "system", "content": "Be brief."}
     assert chat["id"] == 7
 
@@ -30,7 +30,7 @@ def test_calls_and_observations_of_llama_factory(tmp_path):
         ("gpt", "Cold."),
         tools=TOOLS,
     )
-    answers = [says("", call(city="Oslo")), says("Cold.")]
+    answers = [assistant("", call(city="Oslo")), assistant("Cold.")]
     [chat] = check_trained(write_lines(tmp_path / "a.jsonl", [row], "\r\n"), answers)
     assert chat["tools"][0]["function"]["name"] == "weather"
     assert [message["role"] for message in chat["messages"]] == ["user", "assistant", "tool", "assistant"]
@@ -41,7 +41,7 @@ def test_parallel_calls(tmp_path):
     row = turns(
         ("human", "how warm?"), ("function_call", both), ("observation", "4"), ("observation", "9"), tools=TOOLS
     )
-    answer = says("", call(city="Oslo"), call("time"))
+    answer = assistant("", call(city="Oslo"), call("time"))
     check_trained(write_lines(tmp_path / "a.jsonl", [row]), [answer], templates=("qwen3", "glm4moe"))
 
 
@@ -50,7 +50,7 @@ def test_answers_without_loss_are_context(key, tmp_path):
     row = turns(("human", "how warm?"), ("gpt", "Hot."), ("human", "Sure?"), ("gpt", "No, cold."))
     row["conversations"][1][key] = False
     row["conversations"][3][key] = True
-    check_trained(write_lines(tmp_path / "a.jsonl", [row]), [says("No, cold.")], [says("Hot.")])
+    check_trained(write_lines(tmp_path / "a.jsonl", [row]), [assistant("No, cold.")], [assistant("Hot.")])
 
 
 def test_tools_that_the_system_message_shows_are_not_shown_twice():
@@ -74,7 +74,9 @@ def test_odd_values(tmp_path):
         "tools": None,
         "images": [],
     }
-    [chat] = check_trained(write_lines(tmp_path / "a.jsonl", [row]), [says(""), says("Warm.")], templates=("qwen3",))
+    [chat] = check_trained(
+        write_lines(tmp_path / "a.jsonl", [row]), [assistant(""), assistant("Warm.")], templates=("qwen3",)
+    )
     assert chat == {
         "messages": [
             {"role": "user", "content": ""},
@@ -87,7 +89,7 @@ def test_odd_values(tmp_path):
 
 def test_an_unanswered_last_turn_is_not_trained(tmp_path):
     row = turns(("human", "how warm?"), ("gpt", "Cold."), ("human", "And now?"))
-    check_trained(write_lines(tmp_path / "a.jsonl", [row]), [says("Cold.")])
+    check_trained(write_lines(tmp_path / "a.jsonl", [row]), [assistant("Cold.")])
 
 
 @pytest.mark.parametrize(

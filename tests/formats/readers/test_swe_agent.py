@@ -1,7 +1,7 @@
 """Trajectories of SWE-agent, with and without the messages that were sent at each step."""
 
 import pytest
-from read_files import call, check_trained, says, write_json
+from read_files import assistant, call, check_trained, write_json
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories import read
@@ -14,8 +14,8 @@ def entry(role, content, kind, **more):
 
 
 def action(content, *calls, **more):
-    made = [{"function": each["function"], "id": each["id"], "type": "function", "index": 1} for each in calls]
-    fields = {"thought": content, "action": "ls", "tool_calls": made or None, "thinking_blocks": None}
+    tool_calls = [{"function": each["function"], "id": each["id"], "type": "function", "index": 1} for each in calls]
+    fields = {"thought": content, "action": "ls", "tool_calls": tool_calls or None, "thinking_blocks": None}
     return entry("assistant", content, "action", **{**fields, **more})
 
 
@@ -40,7 +40,7 @@ HISTORY = [
     action("I read.", CAT),
     observed("c2", "x"),
 ]
-ANSWERS = [says("I look.", LS), says("I read.", CAT)]
+ANSWERS = [assistant("I look.", LS), assistant("I read.", CAT)]
 
 
 def file_of(tmp_path, history, steps):
@@ -60,7 +60,7 @@ def test_a_history(tmp_path):
 
 
 def test_answers_of_demonstrations_are_context(tmp_path):
-    check_trained(file_of(tmp_path, [SYSTEM, DEMO, SHOWN, *HISTORY[2:]], []), ANSWERS, [says("Shown.")])
+    check_trained(file_of(tmp_path, [SYSTEM, DEMO, SHOWN, *HISTORY[2:]], []), ANSWERS, [assistant("Shown.")])
 
 
 def test_steps_that_extend_one_history_are_one_chat(tmp_path):
@@ -74,7 +74,7 @@ def test_a_history_that_a_processor_rewrote_makes_another_chat(tmp_path):
     elided = [*HISTORY[:4], {**HISTORY[4], "content": "Old output: (1 line omitted)"}, *HISTORY[5:]]
     steps = [step("I look.", HISTORY[:3]), step("I read.", HISTORY[:5]), step("Done.", elided)]
     path = file_of(tmp_path, history, steps)
-    first, second = check_trained(path, [*ANSWERS, says("Done.")], ANSWERS)
+    first, second = check_trained(path, [*ANSWERS, assistant("Done.")], ANSWERS)
     assert second["messages"][4]["content"].startswith("Old output")
     assert len(first["messages"]) == 6
     assert "2 answers in its context are not of a call before it" in second["untrained"][0]
@@ -84,7 +84,7 @@ def test_thinking_blocks(tmp_path):
     thought = action("I look.", LS, thinking_blocks=[{"type": "thinking", "thinking": "Files.", "signature": "s"}])
     check_trained(
         file_of(tmp_path, [SYSTEM, ISSUE, thought], []),
-        [says("I look.", LS, reasoning_content="Files.")],
+        [assistant("I look.", LS, reasoning_content="Files.")],
         templates=("qwen3",),
     )
     sealed = action("I look.", LS, thinking_blocks=[{"type": "redacted_thinking", "data": "s"}])
@@ -94,7 +94,7 @@ def test_thinking_blocks(tmp_path):
 
 def test_two_agents_are_two_chats(tmp_path):
     other = [{**each, "agent": "reviewer"} for each in (SYSTEM, ISSUE, action("Good."))]
-    first, second = check_trained(file_of(tmp_path, [*HISTORY, *other], []), [*ANSWERS, says("Good.")])
+    first, second = check_trained(file_of(tmp_path, [*HISTORY, *other], []), [*ANSWERS, assistant("Good.")])
     assert (len(first["messages"]), len(second["messages"])) == (7, 3)
 
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from read_files import call, check_trained, says, write_json, write_lines
+from read_files import assistant, call, check_trained, write_json, write_lines
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories import read
@@ -23,7 +23,7 @@ USER = said("user", text("how warm?"))
 CALLED = said("assistant", {"type": "tool_call", "id": "c1", "name": "weather", "arguments": {"city": "Oslo"}})
 REPLY = said("tool", {"type": "tool_call_response", "id": "c1", "response": "4 degrees"})
 COLD = said("assistant", text("Cold."))
-ANSWERS = [says("", call(city="Oslo")), says("Cold.")]
+ANSWERS = [assistant("", call(city="Oslo")), assistant("Cold.")]
 
 
 def attributes(context, output, finish="stop", **more):
@@ -59,10 +59,10 @@ def console(number, values, name="chat m", trace="0xabc", **more):
 def otlp(*spans):
     """Return the request of the OTLP exporter, as JSON."""
 
-    def value(given):
-        return {"intValue": str(given)} if isinstance(given, int) else {"stringValue": given}
+    def value(item):
+        return {"intValue": str(item)} if isinstance(item, int) else {"stringValue": item}
 
-    made = [
+    otlp_spans = [
         {
             "traceId": "abc",
             "spanId": str(number),
@@ -73,7 +73,7 @@ def otlp(*spans):
         }
         for number, values in enumerate(spans)
     ]
-    return {"resourceSpans": [{"resource": {"attributes": []}, "scopeSpans": [{"scope": {}, "spans": made}]}]}
+    return {"resourceSpans": [{"resource": {"attributes": []}, "scopeSpans": [{"scope": {}, "spans": otlp_spans}]}]}
 
 
 FIRST, SECOND = attributes([USER], CALLED, "tool_call"), attributes([USER, CALLED, REPLY], COLD)
@@ -113,7 +113,7 @@ def test_details_may_be_in_an_event_of_the_span(tmp_path):
 
 def test_numbered_attributes(tmp_path):
     """Attributes of OpenLLMetry."""
-    asked = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "how warm?"}
+    question = {"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "how warm?"}
     called = {
         "role": "assistant",
         "tool_calls.0.id": "c1",
@@ -121,9 +121,9 @@ def test_numbered_attributes(tmp_path):
         "tool_calls.0.arguments": '{"city": "Oslo"}',
     }
     tools = {"llm.request.functions.0.name": "weather", "llm.request.functions.0.parameters": '{"type": "object"}'}
-    first = asked | tools | {f"gen_ai.completion.0.{key}": value for key, value in called.items()}
+    first = question | tools | {f"gen_ai.completion.0.{key}": value for key, value in called.items()}
     first["gen_ai.completion.0.finish_reason"] = "tool_calls"
-    second = asked | tools | {f"gen_ai.prompt.1.{key}": value for key, value in called.items()}
+    second = question | tools | {f"gen_ai.prompt.1.{key}": value for key, value in called.items()}
     second |= {
         "gen_ai.prompt.2.role": "tool",
         "gen_ai.prompt.2.tool_call_id": "c1",
@@ -142,7 +142,7 @@ def test_messages_as_events(tmp_path):
     event = {"name": "gen_ai.user.message", "attributes": {"content": "how warm?"}}
     choice = {"name": "gen_ai.choice", "attributes": {"message": '{"content": "Cold."}', "finish_reason": "stop"}}
     row = console(1, {"gen_ai.operation.name": "chat"}, events=[event, choice])
-    check_trained(write_lines(tmp_path / "spans.jsonl", [row]), [says("Cold.")])
+    check_trained(write_lines(tmp_path / "spans.jsonl", [row]), [assistant("Cold.")])
 
 
 def test_agents_in_one_trace_are_separate_chats(tmp_path):
@@ -150,16 +150,18 @@ def test_agents_in_one_trace_are_separate_chats(tmp_path):
     other = said("user", text("what time?"))
     noon = said("assistant", text("Noon."))
     rows = [console(1, FIRST), console(2, attributes([other], noon)), console(3, SECOND)]
-    first, second = check_trained(write_lines(tmp_path / "spans.jsonl", rows), [*ANSWERS, says("Noon.")])
+    first, second = check_trained(write_lines(tmp_path / "spans.jsonl", rows), [*ANSWERS, assistant("Noon.")])
     assert first["task"] == second["task"]
 
 
 def test_a_history_that_was_cut_trains_its_new_answer_alone(tmp_path):
-    cut = attributes(
+    truncated = attributes(
         [said("user", text("Summary.")), COLD, said("user", text("And now?"))], said("assistant", text("Warm."))
     )
-    rows = [console(1, FIRST), console(2, SECOND), console(3, cut)]
-    _, second = check_trained(write_lines(tmp_path / "spans.jsonl", rows), [*ANSWERS, says("Warm.")], [says("Cold.")])
+    rows = [console(1, FIRST), console(2, SECOND), console(3, truncated)]
+    _, second = check_trained(
+        write_lines(tmp_path / "spans.jsonl", rows), [*ANSWERS, assistant("Warm.")], [assistant("Cold.")]
+    )
     assert "1 answers in its context are not of a call before it" in second["untrained"][0]
 
 
@@ -169,7 +171,7 @@ def test_a_history_without_the_reasoning_continues_its_chat(tmp_path):
         console(1, attributes([USER], thought)),
         console(2, attributes([USER, COLD, USER], said("assistant", text("Warm.")))),
     ]
-    answers = [says("Cold.", reasoning_content="Winter."), says("Warm.")]
+    answers = [assistant("Cold.", reasoning_content="Winter."), assistant("Warm.")]
     [chat] = check_trained(write_lines(tmp_path / "spans.jsonl", rows), answers, templates=("qwen3",))
     assert len(chat["messages"]) == 5
 
@@ -177,13 +179,13 @@ def test_a_history_without_the_reasoning_continues_its_chat(tmp_path):
 def test_an_answer_that_a_limit_cut_is_context(tmp_path):
     rows = [console(1, attributes([USER], said("assistant", text("Co")), "length"))]
     rows.append(console(2, attributes([USER, said("assistant", text("Co")), USER], COLD)))
-    check_trained(write_lines(tmp_path / "spans.jsonl", rows), [says("Cold.")], [says("Co")])
+    check_trained(write_lines(tmp_path / "spans.jsonl", rows), [assistant("Cold.")], [assistant("Co")])
 
 
 def test_two_choices_are_two_chats(tmp_path):
     values = attributes([USER], COLD)
     values["gen_ai.output.messages"] = json.dumps([COLD, said("assistant", text("Warm."))])
-    check_trained(write_lines(tmp_path / "spans.jsonl", [console(1, values)]), [says("Cold."), says("Warm.")])
+    check_trained(write_lines(tmp_path / "spans.jsonl", [console(1, values)]), [assistant("Cold."), assistant("Warm.")])
 
 
 def test_calls_that_failed_are_not_answers(tmp_path):
@@ -237,8 +239,8 @@ def test_a_record_that_is_not_a_span_is_rejected():
 def test_thoughts_and_names_as_other_instrumentations_write_them():
     thought = said("assistant", {"type": "thinking", "content": "It is winter."}, text("Cold."))
     reply = said("tool", {"type": "tool_call_response", "id": "c1", "name": "weather", "result": "4 degrees"})
-    asked = said("user", text("how warm?"), name="Ada")
-    [chat] = read([console(1, attributes([asked, CALLED, reply], thought))])
+    question = said("user", text("how warm?"), name="Ada")
+    [chat] = read([console(1, attributes([question, CALLED, reply], thought))])
     assert chat["messages"][1]["name"] == "Ada"
     assert chat["messages"][3]["name"] == "weather"
     assert chat["messages"][4] == {"role": "assistant", "content": "Cold.", "reasoning_content": "It is winter."}

@@ -24,13 +24,13 @@ def turns_of(batch):
     contexts, tokens = batch.contexts(), batch.column("token", "token").tolist()
     bounds = list(pairwise(batch.offsets("token").tolist()))
     mask = batch.column("trainable", "token").tolist() if batch.has("trainable", "token") else [True] * len(tokens)
-    found = []
+    turns = []
     for place, begin in enumerate(contexts.offsets[:-1]):
         for step in range(int(contexts.steps[place]), int(contexts.steps[place + 1])):
             first, last = bounds[step]
             context = contexts.tokens[int(begin) : int(begin) + int(contexts.begins[step])].tolist()
-            found.append((context, tokens[first:last], mask[first]))
-    return found
+            turns.append((context, tokens[first:last], mask[first]))
+    return turns
 
 
 MASK = [0, 0, 1, 0, 1, 0]
@@ -141,9 +141,9 @@ def test_the_trained_tokens_are_those_of_the_mask(pairs):
         with pytest.raises(InvalidInputError, match="trains no token"):
             from_chats([row])
         return
-    found = turns_of(from_chats([row]))
-    assert [token for _, action, _ in found for token in action] == [i for i, t in zip(ids, mask, strict=True) if t]
-    assert all(context + action == ids[: len(context) + len(action)] for context, action, _ in found)
+    turns = turns_of(from_chats([row]))
+    assert [token for _, action, _ in turns for token in action] == [i for i, t in zip(ids, mask, strict=True) if t]
+    assert all(context + action == ids[: len(context) + len(action)] for context, action, _ in turns)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ class Problems(Riddles):
 def last_step(render: Render, *solution: str) -> str:
     """Return the context in which the last action of a solution is trained, without the prompts of other steps."""
     run = solve(recipes.BQ_NCO, in_turn("unasked"), world=Problems(render, solution), group_size=24)
-    assert run.asked == 0
+    assert run.num_requests == 0
     texts = {row.text for row in run.drawn if row.trained.startswith(solution[-1])}
     assert {row.trained for row in run.drawn} == {f"{action}<|im_end|>" for action in solution}
     [context] = texts

@@ -33,7 +33,7 @@ def record(program: Purify, *turns: str) -> tuple[Row, int]:
     """Return the record of a rollout that makes these turns, and the number of turns that the engine generated."""
     replies = [*turns, "s" * UNIT + RIGHT]
     run = solve(program, in_turn(*replies), group_size=1)
-    return run.drawn[0], run.asked
+    return run.drawn[0], run.num_requests
 
 
 @EXAMPLES.by("a call with a typo and a call that is another approach")

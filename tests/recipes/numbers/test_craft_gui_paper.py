@@ -10,7 +10,7 @@ from arithmetic import Value
 from common_examples import CommonExamples, advantages, plain_reward
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, answers, computed
-from pools import Story, pool, wanted
+from pools import Story, pool, selection_request
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -60,7 +60,7 @@ def may_sample(stage: int, steps: Value) -> Value:
     task_pool._columns["reference_steps"] = np.tile(steps, 20)
     state = SELECT.initial_state()
     state["stage"]["stage"] = stage
-    chosen = [SELECT.choose(task_pool, state, wanted(20), each).rows for each in range(10)]
+    chosen = [SELECT.choose(task_pool, state, selection_request(20), each).rows for each in range(10)]
     return np.isin(steps, task_pool.column("reference_steps")[np.concatenate(chosen)])
 
 

@@ -81,7 +81,7 @@ def cost(actions: int) -> tuple[int, int]:
         world = Counted()
         run = solve(RECIPE, speak, world=world, group_size=size)
         assert sum(run.fact("refined")) == size - 1
-        spent.append(np.array([world.steps, run.asked]))
+        spent.append(np.array([world.steps, run.num_requests]))
     steps, responses = (spent[1] - spent[0]).tolist()
     return steps, responses
 

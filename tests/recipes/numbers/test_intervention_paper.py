@@ -77,7 +77,7 @@ def kept(example: Example) -> Found:
         advice = ("tell" * int(reveals)).ljust(int(length), "i")
         run = proposed(f"xx\n\n{WRONG}", f"1: {advice}", right=int(right), recipe=recipe)
         request_count = 2 if reveals or length >= 200 else 34  # the attempt, the proposal, 32 continuations
-        assert run.asked == request_count
+        assert run.num_requests == request_count
         results.append(float(any(row.trained for row in run.drawn)))
     return {"kept": np.array(results)}
 

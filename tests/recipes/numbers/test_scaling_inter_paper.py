@@ -33,7 +33,7 @@ def cut(example: Example) -> Found:
         for turns in example.values["needs"]
     ]
     return {
-        "turns": np.array([run.asked for run in runs]),
+        "turns": np.array([run.num_requests for run in runs]),
         "cut": np.array([run.rows[0].status == "truncated" for run in runs]),
     }
 

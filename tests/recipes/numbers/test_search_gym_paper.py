@@ -7,7 +7,7 @@ import pytest
 from common_examples import advantages, given_advantages, one_rollout, ratios_of_one_token, single_tokens
 from paper_files import Example
 from paper_numbers import Found, PaperExamples
-from pools import Story, pool, wanted
+from pools import Story, pool, selection_request
 
 import agentrl_core as arl
 from agentrl_core import recipes
@@ -45,7 +45,7 @@ def stages(example: Example) -> Found:
     task_pool._columns["hops"] = hops = np.arange(40) % 4 + 1
     state, story, empty, results = select.initial_state(), Story(), arl.Forest().freeze(), []
     for iteration, success in enumerate(example.values["success"].tolist()):
-        chosen = hops[select.choose(task_pool, state, wanted(40), iteration).rows]
+        chosen = hops[select.choose(task_pool, state, selection_request(40), iteration).rows]
         results.append(1 + int((chosen > 1).any()))
         solved = round(20 * success)
         row = int(np.flatnonzero(hops > 1)[0]) if results[-1] > 1 else 0

@@ -7,7 +7,7 @@ import pytest
 from arithmetic import Value
 from paper_files import Example
 from paper_numbers import Found, PaperExamples
-from pools import Story, pool, wanted
+from pools import Story, pool, selection_request
 
 from agentrl_core.recipes import TEACH_MY_AGENT
 from agentrl_core.select import ComposedSelector
@@ -25,8 +25,8 @@ def select_tasks(progress: Value) -> tuple[Value, Value]:
     story, rows = Story(), range(len(progress))
     track = SELECT.track.next(SELECT.initial_state()["track"], story.visits(0, {row: [0.5, 0.5] for row in rows}))
     track = SELECT.track.next(track, story.visits(1, {row: [0.5 - progress[row]] for row in rows}))
-    state = SELECT.initial_state() | {"rows": np.array(story.known), "track": track}
-    chosen = SELECT.choose(pool(len(progress)), state, wanted(len(progress), iteration=2), 3)
+    state = SELECT.initial_state() | {"rows": np.array(story.tracked), "track": track}
+    chosen = SELECT.choose(pool(len(progress)), state, selection_request(len(progress), iteration=2), 3)
     assert chosen.probabilities is not None
     return chosen.probabilities[np.argsort(chosen.rows)], SELECT.track.estimate(track, story.candidates([*rows], 2))
 

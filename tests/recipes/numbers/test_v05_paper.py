@@ -82,7 +82,7 @@ def one_more(example: Example) -> Found:
         np.testing.assert_allclose(run.fact("prior"), prior, rtol=1e-6)
         errors.append(PROGRAM.error(distance, count))
         gains.append(PROGRAM.gain(1.0, prior, count))
-        more.append(run.asked > count)
+        more.append(run.num_requests > count)
     return {"error": errors, "gain": gains, "one_more": more}
 
 

@@ -32,11 +32,11 @@ class Posterior:
 
     def counters(self, iteration: int) -> tuple[Value, Value]:
         """Return alpha and beta before an iteration, without the even prior."""
-        alpha, beta = TRACK.evidence(self._state, self._story.candidates(self._story.known, iteration))
+        alpha, beta = TRACK.evidence(self._state, self._story.candidates(self._story.tracked, iteration))
         return alpha - 1.0, beta - 1.0
 
     def mean(self, iteration: int) -> Value:
-        return TRACK.estimate(self._state, self._story.candidates(self._story.known, iteration))
+        return TRACK.estimate(self._state, self._story.candidates(self._story.tracked, iteration))
 
 
 @EXAMPLES.by("information gain")

@@ -14,7 +14,7 @@ from arithmetic import Value
 from common_examples import given_advantages, single_tokens
 from paper_files import Example
 from paper_numbers import Found, PaperExamples, computed
-from riddles import RIGHT, WRONG, Riddle, Riddles, script, told
+from riddles import RIGHT, WRONG, Riddle, Riddles, rows_of, script
 
 import agentrl_core as arl
 from agentrl_core import Batch, recipes
@@ -90,7 +90,7 @@ def seeded(example: Example) -> Found:
     del example
     with TemporaryDirectory() as folder:
         first, _, last = collected(Path(folder) / "run", [0, 0, 0], [4, 4, 4], [0, 2, 4])
-    assert max(row.prompt.count(RIGHT) for row in told(last)) == 2
+    assert max(row.prompt.count(RIGHT) for row in rows_of(last)) == 2
     none, some, every = fifth_is_seeded(last)
     return {"seeded": np.array([none, some, fifth_is_seeded(first)[0], every])}
 

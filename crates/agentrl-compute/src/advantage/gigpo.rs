@@ -98,7 +98,7 @@ pub fn gigpo<T: Float>(columns: &GigpoColumns<'_, T>, options: &GigpoOptions, ou
         same_length(name, length, "episode_scores", rows)?;
     }
     if !options.step_weight.is_finite() {
-        return Err(Error::invalid(format!("step_weight is {}, but must be finite", options.step_weight)));
+        return Err(Error::invalid(format!("step_weight is {}; give a finite number", options.step_weight)));
     }
     let &GigpoOptions { step_weight, scale, voter, ddof, eps } = options;
     let by_group = Options { scale, ddof, eps, singleton: Singleton::Raw, ..Options::default() };
@@ -280,7 +280,7 @@ mod tests {
         );
         assert_eq!(
             message(columns, GigpoOptions { step_weight: f64::NAN, ..default }),
-            "step_weight is NaN, but must be finite"
+            "step_weight is NaN; give a finite number"
         );
         assert_eq!(
             message(columns, GigpoOptions { ddof: 3, ..default }),

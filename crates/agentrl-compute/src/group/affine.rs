@@ -230,7 +230,7 @@ fn fit(name: &str, statistics: &[Statistics], ddof: u32) -> Result<(f64, f64)> {
     let outside = |found: &&Statistics| found.count > 0 && !(found.least >= 0.0 && found.most <= 1.0);
     if let Some(found) = statistics.iter().find(outside) {
         return Err(Error::invalid(format!(
-            "{name} reach from {} to {}, but scale \"beta\" is for rewards from 0 to 1; use another scale",
+            "{name} range from {} to {}, but scale \"beta\" is for rewards from 0 to 1; use scale \"std\"",
             found.least, found.most
         )));
     }

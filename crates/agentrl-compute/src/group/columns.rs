@@ -92,7 +92,7 @@ impl<'a, T: Float> Columns<'a, T> {
         match piece.into_iter().find(|&row| self.counts(row) && !(0.0..f64::INFINITY).contains(&weights[row])) {
             None => Ok(()),
             Some(row) => Err(Error::invalid(format!(
-                "weights[{row}] is {}, but a vote counts 0 times or more; correct it or mark the row invalid",
+                "weights[{row}] is {}; give a finite number of at least 0, or mark the row invalid",
                 weights[row]
             ))),
         }
@@ -181,7 +181,7 @@ mod tests {
         );
         assert_eq!(
             message(Columns { weights: Some(&[1.0, -1.0]), ..columns }),
-            "weights[1] is -1, but a vote counts 0 times or more; correct it or mark the row invalid"
+            "weights[1] is -1; give a finite number of at least 0, or mark the row invalid"
         );
     }
 

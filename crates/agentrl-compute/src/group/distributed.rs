@@ -65,7 +65,7 @@ fn check<T: Float>(columns: &Columns<'_, T>, count: usize) -> Result<()> {
     same_length("groups", columns.groups.len(), columns.name, columns.values.len())?;
     match columns.groups.iter().position(|&group| group as usize >= count) {
         Some(row) => Err(Error::invalid(format!(
-            "groups[{row}] is {}, but there are {count} groups; ids lie below their number",
+            "groups[{row}] is {}, but there are {count} groups; give ids below {count}",
             columns.groups[row]
         ))),
         None => columns.check_rows(),
@@ -83,7 +83,7 @@ mod tests {
     fn invalid_input_is_reported() -> Result<()> {
         let columns = Columns::new("values", &[1.0, 2.0], &[0, 2]);
         let message = extents(&columns, 2).map_err(|error| error.to_string());
-        assert_eq!(message, Err("groups[1] is 2, but there are 2 groups; ids lie below their number".to_owned()));
+        assert_eq!(message, Err("groups[1] is 2, but there are 2 groups; give ids below 2".to_owned()));
         let mut whole = extents(&columns, 3)?;
         assert_eq!(whole[1], Extent::EMPTY);
         whole[0].most = 0.5;

@@ -322,9 +322,11 @@ fn given<'a, T: Float>(
     match (needed, column) {
         (false, None) => Ok(None),
         (false, Some(_)) => {
-            Err(Error::invalid(format!("{name} is given, but {option} is not \"{name}\"; leave out one or the other")))
+            Err(Error::invalid(format!("{name} is given, but {option} is not \"{name}\"; leave out {name}")))
         }
-        (true, None) => Err(Error::invalid(format!("{option} is \"{name}\", but {name} is missing; pass it"))),
+        (true, None) => {
+            Err(Error::invalid(format!("{option} is \"{name}\", but {name} is missing; give one value for each row")))
+        }
         (true, Some(column)) => {
             same_length(name, column.len(), columns.name, columns.values.len())?;
             for (row, &value) in column.iter().enumerate().filter(|&(row, _)| columns.counts(row)) {

@@ -100,8 +100,12 @@ fn a_baseline_and_a_divisor_of_the_caller() -> Result<()> {
     let columns = Columns::new("scores", &[5.0, 10.0], &[0, 1]);
     assert_eq!(run(&columns, options, extra)?, [2.0, 2.0]);
     for (options, extra, expected) in [
-        (options, Extra { divisor: None, ..extra }, "scale is \"divisor\", but divisor is missing; pass it"),
-        (CENTRED, extra, "baseline is given, but center is not \"baseline\"; leave out one or the other"),
+        (
+            options,
+            Extra { divisor: None, ..extra },
+            "scale is \"divisor\", but divisor is missing; give one value for each row",
+        ),
+        (CENTRED, extra, "baseline is given, but center is not \"baseline\"; leave out baseline"),
         (
             options,
             Extra { baseline: Some(&[1.0, f64::NAN]), ..extra },

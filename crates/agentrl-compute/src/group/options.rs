@@ -114,7 +114,7 @@ impl Options {
             ("at_most", at_most),
         ] {
             if !(0.0..f64::INFINITY).contains(&value) {
-                return Err(Error::invalid(format!("{name} is {value}, but must be a number of at least 0")));
+                return Err(Error::invalid(format!("{name} is {value}; give a finite number of at least 0")));
             }
         }
         Ok(())

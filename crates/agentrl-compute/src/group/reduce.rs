@@ -46,7 +46,7 @@ pub fn map<T: Float>(columns: &Columns<'_, T>, map: Map, out: &mut [T]) -> Resul
         Map::Softmax { temperature } => positive("temperature", temperature)?,
         Map::MinMax { eps, constant } if !(0.0..f64::INFINITY).contains(&eps) || !constant.is_finite() => {
             return Err(Error::invalid(format!(
-                "eps is {eps} and constant {constant}, but must be finite, eps at least 0"
+                "eps is {eps} and constant {constant}; give finite numbers, eps of at least 0"
             )));
         }
         _ => {}
@@ -66,7 +66,7 @@ pub fn map<T: Float>(columns: &Columns<'_, T>, map: Map, out: &mut [T]) -> Resul
                 let found = *group.statistics(0)?;
                 if found.least < 0.0 {
                     return Err(Error::invalid(format!(
-                        "{} contains {}, but weights with mean 1 need numbers of at least 0",
+                        "{} contains {}, which has no weight with mean 1; give numbers of at least 0",
                         columns.name, found.least
                     )));
                 }
@@ -88,7 +88,7 @@ fn positive(name: &str, value: f64) -> Result<()> {
     if value > 0.0 && value.is_finite() {
         return Ok(());
     }
-    Err(Error::invalid(format!("{name} is {value}, but must be above 0")))
+    Err(Error::invalid(format!("{name} is {value}; give a finite number above 0")))
 }
 
 fn ranks(values: &[f64]) -> Vec<f64> {
@@ -206,8 +206,11 @@ mod tests {
     #[test]
     fn invalid_input_is_reported() {
         for (how, expected) in [
-            (Map::Softmax { temperature: 0.0 }, "temperature is 0, but must be above 0"),
-            (Map::MinMax { eps: -1.0, constant: 0.0 }, "eps is -1 and constant 0, but must be finite, eps at least 0"),
+            (Map::Softmax { temperature: 0.0 }, "temperature is 0; give a finite number above 0"),
+            (
+                Map::MinMax { eps: -1.0, constant: 0.0 },
+                "eps is -1 and constant 0; give finite numbers, eps of at least 0",
+            ),
         ] {
             assert_eq!(run(how).map_err(|error| error.to_string()), Err(expected.to_owned()));
         }

@@ -28,7 +28,7 @@ pub fn sums<T: Float>(values: &[T], groups: &[u32], count: usize) -> Result<Vec<
     for (row, (&value, &group)) in values.iter().zip(groups).enumerate() {
         let Some((largest, members)) = extents.get_mut(group as usize) else {
             return Err(Error::invalid(format!(
-                "groups[{row}] is {group}, but there are {count} groups; ids lie below their number"
+                "groups[{row}] is {group}, but there are {count} groups; give ids below {count}"
             )));
         };
         *largest = largest.max(finite("values", row, value.to_f64())?.abs());
@@ -49,14 +49,14 @@ pub fn sums<T: Float>(values: &[T], groups: &[u32], count: usize) -> Result<Vec<
     }
 }
 
-/// Return the sum of `count` terms on such a grid; an error if the sum is too large for a float. Terms are computed
-/// twice.
+/// Return the sum of `count` terms, exact on the grid of multiples of 2^k that the largest term and `count` fix (see
+/// [`sums`]); an error if the sum is too large for a float. Terms are computed twice.
 pub(crate) fn total(count: usize, term: impl Fn(usize) -> f64 + Sync) -> Result<f64> {
     let largest = thread_pool::map(thread_pool::pieces(count), |piece| {
         Ok(piece.fold(0.0_f64, |largest, place| largest.max(term(place).abs())))
     })?;
     let largest = largest.into_iter().fold(0.0, f64::max);
-    let too_large = || Error::overflow("a sum is too large for f64; scale the values");
+    let too_large = || Error::overflow("a sum over the values is too large for a 64-bit float; scale the values");
     if !largest.is_finite() {
         return Err(too_large());
     }
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn invalid_input_is_reported() {
         for (values, expected) in [
-            (&[1.0, 2.0][..], "groups[1] is 2, but there are 2 groups; ids lie below their number"),
+            (&[1.0, 2.0][..], "groups[1] is 2, but there are 2 groups; give ids below 2"),
             (&[f64::NAN, 2.0], "values[0] is NaN, but must be finite; correct it or mark the row invalid"),
             (&[1.0], "groups has 2 values, but values has 1; give one value of each for every row"),
         ] {
@@ -106,7 +106,10 @@ mod tests {
         assert_eq!(message, Err("the sum of the values of group 0 overflows a 64-bit float; scale them".to_owned()));
         for term in [f64::MAX, f64::INFINITY] {
             let message = total(2, |_| term).map_err(|error| error.to_string());
-            assert_eq!(message, Err("a sum is too large for f64; scale the values".to_owned()));
+            assert_eq!(
+                message,
+                Err("a sum over the values is too large for a 64-bit float; scale the values".to_owned())
+            );
         }
     }
 

@@ -21,7 +21,7 @@ pub(super) fn check(rows: usize) -> Result<()> {
     if rows < NO_ID as usize {
         return Ok(());
     }
-    Err(Error::overflow(format!("there are {rows} rows; ids are made for at most 2^32 - 2 of them, so split them")))
+    Err(Error::overflow(format!("there are {rows} rows, more than 2^32 - 2; split them into several calls")))
 }
 
 /// Return the ids of keys that are themselves small integers, below `range`.

@@ -99,7 +99,8 @@ fn clusters_of(texts: &[&str], groups: &[u32], count: usize, threshold: f64, sim
             let Sketch { words, hashes, bands } = sketch;
             if words == 0 || bands == 0 || hashes < bands || hashes % bands > 0 {
                 return Err(Error::invalid(format!(
-                    "words is {words}, hashes {hashes} and bands {bands}; all are at least 1, and hashes a multiple of bands"
+                    "words is {words}, hashes {hashes} and bands {bands}; give numbers of at least 1, and hashes a multiple of \
+                     bands"
                 )));
             }
             room("hashes", hashes, size_of::<u64>() * (texts.len() + 1))?;

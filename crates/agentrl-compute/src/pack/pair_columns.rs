@@ -139,10 +139,10 @@ pub fn streams(columns: Vec<(Stream<'_>, &mut [f32])>, offsets: &[i64], items: &
     if offsets.last().is_none_or(|&last| last != items.len() as i64)
         || columns.iter().any(|(_, out)| out.len() != pairs)
     {
-        return Err(Error::invalid("the offsets of pairs do not fit their tokens; take both from one pack"));
+        return Err(Error::invalid("pair_offsets does not fit pair_tokens or the output; take all from one pack"));
     }
     if offsets[0] != 0 || offsets.windows(2).any(|pair| pair[0] >= pair[1]) {
-        return Err(Error::invalid("the offsets of pairs do not start at 0, or do not grow; take them from a pack"));
+        return Err(Error::invalid("pair_offsets does not start at 0 and increase; take it from a pack"));
     }
     let most = items.iter().fold(0, |most, &item| most.max(item as u64));
     if let Some(shortest) = columns.iter().map(|(column, _)| column.len()).min().filter(|_| !items.is_empty())
@@ -150,7 +150,7 @@ pub fn streams(columns: Vec<(Stream<'_>, &mut [f32])>, offsets: &[i64], items: &
     {
         let beyond = items.iter().find(|&&item| item as u64 >= shortest as u64).copied().unwrap_or_default();
         return Err(Error::invalid(format!(
-            "a pair has token {beyond}, but the column has {shortest} values; give one for each token"
+            "a pair has token {beyond}, but a column has only {shortest} values; give one value for each token"
         )));
     }
     // Chunk by chunk, so that the indices of a chunk's items stay in cache for all columns.

@@ -71,11 +71,15 @@ impl Folded {
     pub(super) fn new(identities: Vec<u32>, count: usize, trained: &[bool], same: &[&[f32]]) -> Result<Self> {
         let items = identities.len();
         if items >= Pairs::NONE as usize - 1 {
-            return Err(Error::overflow(format!("{items} tokens are too many for one update; make it of fewer draws")));
+            return Err(Error::overflow(format!(
+                "the update has {items} tokens, more than the 2^32 - 3 supported; use fewer draws"
+            )));
         }
         let lengths = std::iter::once(trained.len()).chain(same.iter().map(|column| column.len()));
         if let Some(other) = lengths.into_iter().find(|&length| length != items) {
-            return Err(Error::invalid(format!("a column has {other} values for {items} tokens; give one for each")));
+            return Err(Error::invalid(format!(
+                "trained or a column has {other} values for {items} tokens; give one value for each token"
+            )));
         }
         // `last`: the latest pair of each identity. `before`: the previous pair with the same identity. `earliest`:
         // first item.

@@ -35,11 +35,12 @@ impl<'a> Continuations<'a> {
             let range = begin.zip(end).filter(|&(begin, end)| begin <= end && end <= text.len());
             range.zip(tail).map(|((begin, end), tail)| (begin..end, tail)).ok_or_else(|| {
                 Error::invalid(format!(
-                    "row {row} is {}..{} of a text of {} tokens and tail {} of {}; give places in both",
+                    "row {row} is text[{}:{}] and tail {}, but there are {} text tokens and {} tails; \
+                     give places in both",
                     begins[row],
                     ends[row],
-                    text.len(),
                     tail_of[row],
+                    text.len(),
                     tails.len()
                 ))
             })

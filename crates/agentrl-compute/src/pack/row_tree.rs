@@ -33,8 +33,8 @@ impl<'a> TokenRows<'a> {
             let mask = &trained[tokens.range(row)];
             if mask.first() == Some(&true) {
                 return Err(Error::invalid(format!(
-                    "trained is true for the first token of row {row}, but nothing comes before it that could predict \
-                     it; make it false"
+                    "trained is true for the first token of row {row}, but no token before it can predict it; make \
+                     it false"
                 )));
             }
             Ok(mask.iter().rposition(|&trained| trained).map_or(0, |last| last + 1))
@@ -102,7 +102,10 @@ impl<'a> RowTree<'a> {
         let rows = TokenRows::new(tokens, trained)?;
         let trie = Trie::new(&rows, &in_order(&rows, tokens.len()));
         if trie.nodes() > i32::MAX as usize {
-            return Err(Error::overflow(format!("the trees have {} tokens; split the rows", trie.nodes())));
+            return Err(Error::overflow(format!(
+                "the trees have {} tokens, more than 2^31 - 1; give fewer rows",
+                trie.nodes()
+            )));
         }
         let mut nodes = vec![0; tokens.values().len()];
         for (place, branch) in trie.branches().iter().enumerate() {

@@ -400,11 +400,9 @@ fn bad_input_is_named() -> Result<()> {
     let tokens = Ragged::new(&[1, 2, 3], &[0, 3])?;
     assert_eq!(
         message(RowTree::new(tokens, Some(&[true, false, false]), &[]).map(drop)),
-        Err(
-            "trained is true for the first token of row 0, but nothing comes before it that could predict it; make it \
+        Err("trained is true for the first token of row 0, but no token before it can predict it; make it \
              false"
-                .to_owned()
-        )
+            .to_owned())
     );
     assert_eq!(
         message(TokenRows::new(tokens, Some(&[true])).map(drop)),
@@ -412,14 +410,14 @@ fn bad_input_is_named() -> Result<()> {
     );
     assert_eq!(
         message(fold(vec![0, 0], 1, &[true, true], &[&[1.0]]).map(drop)),
-        Err("a column has 1 values for 2 tokens; give one for each".to_owned())
+        Err("trained or a column has 1 values for 2 tokens; give one value for each token".to_owned())
     );
     let of = |offsets: [i64; 2], items: &[i64]| {
         message(streams(vec![(Stream::SumDouble(&[1.0]), &mut [0.0])], &offsets, items))
     };
     assert_eq!(
         of([0, 1], &[1]),
-        Err("a pair has token 1, but the column has 1 values; give one for each token".to_owned())
+        Err("a pair has token 1, but a column has only 1 values; give one value for each token".to_owned())
     );
     assert!(of([0, 1], &[-1]).is_err() && of([0, 2], &[0]).is_err());
     assert!(of([1, 1], &[0]).is_err() && of([0, 0], &[]).is_err());
@@ -431,7 +429,7 @@ fn bad_input_is_named() -> Result<()> {
     };
     assert_eq!(
         rows(&[0, 1], &[2, 4], &[0, 0]),
-        Err("row 1 is 1..4 of a text of 3 tokens and tail 0 of 1; give places in both".to_owned())
+        Err("row 1 is text[1:4] and tail 0, but there are 3 text tokens and 1 tails; give places in both".to_owned())
     );
     assert!(rows(&[2], &[1], &[0]).is_err() && rows(&[-1], &[1], &[0]).is_err() && rows(&[0], &[1], &[1]).is_err());
     assert!(rows(&[0], &[1, 2], &[0]).is_err() && rows(&[0], &[1], &[]).is_err());

@@ -57,7 +57,7 @@ pub fn pairs(
         Some(lengths) => lengths,
         None if options.matching == Matching::Nearest => {
             return Err(crate::Error::invalid(
-                "matching is \"nearest\", but lengths are missing; give one of every row",
+                "matching is \"nearest\", but lengths is missing; give one length for each row",
             ));
         }
         None => &[],

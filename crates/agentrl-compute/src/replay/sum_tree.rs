@@ -315,7 +315,7 @@ impl SumTree {
         usize::try_from(row).ok().filter(|&row| row < self.rows).ok_or_else(|| {
             let rows = self.rows;
             Error::invalid(format!(
-                "{name}[{place}] is {row}, but there are {rows} rows; give a row from 0 on, below {rows}"
+                "{name}[{place}] is {row}, but there are {rows} rows; give a row of at least 0 and below {rows}"
             ))
         })
     }
@@ -333,7 +333,7 @@ pub fn importance(probabilities: &[f64], rows: usize, beta: f64, normalise: Norm
     for (place, &probability) in probabilities.iter().enumerate() {
         if !(probability > 0.0 && probability <= 1.0) {
             return Err(Error::invalid(format!(
-                "probabilities[{place}] is {probability}; give those that the rows were drawn with, above 0 and at most 1"
+                "probabilities[{place}] is {probability}; give the probability of each draw, above 0 and at most 1"
             )));
         }
     }
@@ -354,8 +354,8 @@ fn most_of(rows: usize) -> f64 {
 fn raised(row: usize, priority: f64, exponent: f64, most: f64) -> Result<f64> {
     if !(priority > 0.0 && priority.is_finite()) {
         return Err(Error::invalid(format!(
-            "priorities[{row}] is {priority}, but must be above 0 and finite; take a row out to draw it no more, and add a \
-             small number to priorities that can be 0"
+            "priorities[{row}] is {priority}; give a finite number above 0 (add a small number to all), or remove the \
+             row so that it is never drawn"
         )));
     }
     let leaf = if (exponent - 1.0).abs() < f64::EPSILON { priority } else { priority.powf(exponent) };

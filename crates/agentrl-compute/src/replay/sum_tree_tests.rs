@@ -194,7 +194,9 @@ fn an_invalid_priority_is_refused_and_changes_nothing() -> Result<()> {
     let before = tree.clone();
     for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
         let message = SumTree::new(&[1.0, wrong], 1.0).map_err(|error| error.to_string());
-        assert!(message.is_err_and(|message| message.starts_with(&format!("priorities[1] is {wrong}, but must be"))));
+        assert!(message.is_err_and(|message| {
+            message.starts_with(&format!("priorities[1] is {wrong}; give a finite number above 0"))
+        }));
         assert!(tree.update(&[0, 1], &[5.0, wrong]).is_err());
         assert_eq!(tree, before);
     }

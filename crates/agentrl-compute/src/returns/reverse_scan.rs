@@ -38,7 +38,7 @@ impl<'a, T: Float> Paths<'a, T> {
         }
         if let Some(place) = self.offsets.windows(2).position(|pair| pair[0] > pair[1]) {
             return Err(Error::invalid(format!(
-                "offsets[{}] is {}, less than {} before it; offsets must not decrease",
+                "offsets[{}] is {}, less than {} before it; give ascending offsets",
                 place + 1,
                 self.offsets[place + 1],
                 self.offsets[place]

@@ -59,7 +59,7 @@ pub fn checklist(columns: &Checklist<'_>) -> Result<ChecklistRewards> {
     within("delay", delay, 0.0, 1.0)?;
     if items == 0 || !satisfied.len().is_multiple_of(items) {
         return Err(Error::invalid(format!(
-            "satisfied has {} values of {items} items; give one for every item of every step, and at least one item",
+            "satisfied has {} values for {items} items; give one for every item of every step, and at least one item",
             satisfied.len()
         )));
     }
@@ -67,23 +67,25 @@ pub fn checklist(columns: &Checklist<'_>) -> Result<ChecklistRewards> {
     let turns = Ragged::new(&steps, offsets)?;
     if offsets[0] != 0 || offsets[offsets.len() - 1] as usize != steps.len() {
         return Err(Error::invalid(format!(
-            "offsets go from {} to {}, but there are {} steps; cover them all",
+            "offsets go from {} to {}, but there are {count} steps; give offsets from 0 to {count}",
             offsets[0],
             offsets[offsets.len() - 1],
-            steps.len()
+            count = steps.len()
         )));
     }
     let square = items * items;
     if dependencies.len() != square && dependencies.len() != square * turns.len() {
         return Err(Error::invalid(format!(
-            "dependencies has {} values for {items} items and {} turns; give items × items, for all turns or for each",
+            "dependencies has {} values for {items} items and {} turns; give {square} (items × items) once, or for each turn",
             dependencies.len(),
             turns.len()
         )));
     }
     for (index, item) in (0..dependencies.len() / items).map(|row| (row / items, row % items)) {
         if dependencies[index * square + item * items + item] {
-            return Err(Error::invalid(format!("item {item} of dependencies[{index}] depends on itself; no item can")));
+            return Err(Error::invalid(format!(
+                "dependencies[{index}][{item}][{item}] is true: an item cannot depend on itself; make it false"
+            )));
         }
     }
     let mut made = ChecklistRewards {
@@ -135,12 +137,12 @@ mod tests {
             let columns = Checklist { satisfied, items, dependencies, offsets, delay: 1.0 };
             checklist(&columns).map_or_else(|error| error.to_string(), |_| "fine".to_owned())
         };
-        assert!(message(&[], 0, &[], &[0]).starts_with("satisfied has 0 values of 0 items"));
-        assert!(message(&[true; 3], 2, &[false; 4], &[0, 1]).starts_with("satisfied has 3 values of 2 items"));
+        assert!(message(&[], 0, &[], &[0]).starts_with("satisfied has 0 values for 0 items"));
+        assert!(message(&[true; 3], 2, &[false; 4], &[0, 1]).starts_with("satisfied has 3 values for 2 items"));
         assert!(
             message(&[true], 1, &[false; 3], &[0, 1]).starts_with("dependencies has 3 values for 1 items and 1 turns")
         );
-        assert!(message(&[true], 1, &[true], &[0, 1]).starts_with("item 0 of dependencies[0] depends on itself"));
+        assert!(message(&[true], 1, &[true], &[0, 1]).starts_with("dependencies[0][0][0] is true"));
         assert!(
             message(&[true, true], 1, &[false], &[0, 1]).starts_with("offsets go from 0 to 1, but there are 2 steps")
         );

@@ -52,7 +52,7 @@ pub fn cluster_votes(
     let weights = weights.unwrap_or(&ones);
     column("weights", weights, "groups", groups.len(), None)?;
     if let Some(row) = weights.iter().position(|&weight| weight < 0.0) {
-        return Err(Error::invalid(format!("weights[{row}] is {}, but must not be negative", weights[row])));
+        return Err(Error::invalid(format!("weights[{row}] is {}; give a number of at least 0", weights[row])));
     }
     let has_answer = |row: usize| parsed.is_none_or(|parsed| parsed[row]);
     let keys = pair(groups, clusters)?;
@@ -119,7 +119,7 @@ mod tests {
         let silent = cluster_votes(&[0, 0], &[0, 0], Some(&[false, false]), None)?;
         assert_eq!((silent.shares, silent.winners, silent.counts), (vec![0.0; 2], vec![false; 2], vec![0]));
         let message = cluster_votes(&[0], &[0], None, Some(&[-1.0])).map_err(|error| error.to_string());
-        assert_eq!(message, Err("weights[0] is -1, but must not be negative".to_owned()));
+        assert_eq!(message, Err("weights[0] is -1; give a number of at least 0".to_owned()));
         Ok(())
     }
 }

@@ -44,7 +44,9 @@ pub fn max_at_k(rewards: &[f64], groups: &[u32], valid: Option<&[bool]>, options
     if let Some(excess) = options.ratio_excess {
         column("ratio_excess", excess, "rewards", rewards.len(), valid)?;
         if options.leave_one_out {
-            return Err(Error::invalid("leave_one_out has no off-policy correction; leave out one of the two"));
+            return Err(Error::invalid(
+                "leave_one_out is True, but ratio_excess is given too; leave out one of the two",
+            ));
         }
     }
     let mut made = vec![0.0; rewards.len()];
@@ -216,7 +218,10 @@ mod tests {
         );
         assert_eq!(message(plain(&[1.0], 0, false)), "k is 0; give at least 1");
         let both = MaxAtK { k: 1, leave_one_out: true, ratio_excess: Some(&[0.0]) };
-        assert!(message(max_at_k(&[1.0], &[0], None, &both)).starts_with("leave_one_out has no off-policy"));
+        assert!(
+            message(max_at_k(&[1.0], &[0], None, &both))
+                .starts_with("leave_one_out is True, but ratio_excess is given")
+        );
         assert!(message(top_gap(&[f64::NAN], &[0], None)).starts_with("rewards[0] is NaN"));
         assert_eq!(message(top_gap(&[f64::NAN], &[0], Some(&[false]))), "fine");
     }

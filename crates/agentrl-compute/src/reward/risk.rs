@@ -33,7 +33,12 @@ pub fn tracked_quantiles(
         within(&format!("levels[{place}]"), level, 0.0, 1.0)?;
     }
     if let Some(place) = levels.windows(2).position(|pair| pair[0] >= pair[1]) {
-        return Err(Error::invalid(format!("levels[{}] is {}, but levels must ascend", place + 1, levels[place + 1])));
+        return Err(Error::invalid(format!(
+            "levels[{}] is {}, not above the one before, {}; give ascending levels",
+            place + 1,
+            levels[place + 1],
+            levels[place]
+        )));
     }
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -121,7 +126,7 @@ pub fn tail_risk(scores: &[f64], low: &[f64], high: &[f64], options: &TailRisk<'
         )));
     }
     if tail == Tail::Upper && alpha_high >= 1.0 {
-        return Err(Error::invalid("alpha_high is 1, above which there is no upper tail; give a number below 1"));
+        return Err(Error::invalid("alpha_high is 1, but the upper tail lies above it; give a number below 1"));
     }
     if let Some((levels, quantiles)) = curve {
         check_curve(levels, quantiles)?;
@@ -146,7 +151,10 @@ fn check_curve(levels: &[f64], quantiles: &[f64]) -> Result<()> {
     all_finite("levels", levels)?;
     crate::argument_checks::column("quantiles", quantiles, "levels", levels.len(), None)?;
     if levels.len() < 2 || levels.windows(2).any(|pair| pair[0] >= pair[1]) {
-        return Err(Error::invalid("the levels of the curve must be at least two, and ascend"));
+        return Err(Error::invalid(format!(
+            "the curve has {} levels, or they do not ascend; give at least two, each above the one before",
+            levels.len()
+        )));
     }
     Ok(())
 }
@@ -215,7 +223,7 @@ mod tests {
         };
         assert!(message(None, &[], &[0.5]).starts_with("values is empty and there is no state yet"));
         assert!(message(Some(&[1.0]), &[1.0], &[0.2, 0.8]).starts_with("state has 1 values, but levels has 2"));
-        assert_eq!(message(None, &[1.0], &[0.8, 0.2]), "levels[1] is 0.2, but levels must ascend");
+        assert_eq!(message(None, &[1.0], &[0.8, 0.2]), "levels[1] is 0.2, not above the one before");
         assert_eq!(message(None, &[1.0], &[1.2]), "levels[0] is 1.2; give a number from 0 to 1");
         for bad in [
             TailRisk { alpha_low: 0.9, ..PAPER },

@@ -32,7 +32,9 @@ pub fn excess_penalty(
     let at_most = at_most.unwrap_or(f64::INFINITY);
     within("at_most", at_most, 0.0, f64::INFINITY)?;
     if !(free.is_finite() && full_at.is_finite() && full_at > free) {
-        return Err(Error::invalid(format!("full_at is {full_at}, but must lie above free, {free}")));
+        return Err(Error::invalid(format!(
+            "full_at is {full_at} and free is {free}; give finite numbers with free < full_at"
+        )));
     }
     let penalty = |&amount: &f64| {
         let excess = ((amount - free).max(0.0) / (full_at - free)).min(at_most);
@@ -90,7 +92,10 @@ mod tests {
 
     #[test]
     fn invalid_input_is_reported() {
-        assert_eq!(message(excess_penalty(&[1.0], 2.0, 2.0, 1.0, None)), "full_at is 2, but must lie above free, 2");
+        assert_eq!(
+            message(excess_penalty(&[1.0], 2.0, 2.0, 1.0, None)),
+            "full_at is 2 and free is 2; give finite numbers with free < full_at"
+        );
         assert_eq!(
             message(excess_penalty(&[1.0], 2.0, 3.0, -1.0, None)),
             "coefficient is -1; give a number of at least 0"

@@ -53,7 +53,7 @@ pub fn information_gain(answer_logprobs: Ragged<'_, f64>, before: &[f64], kind: 
 fn check_logprobs(name: &str, values: &[f64]) -> Result<()> {
     all_finite(name, values)?;
     values.iter().position(|&value| value > 0.0).map_or(Ok(()), |row| {
-        Err(Error::invalid(format!("{name}[{row}] is {}, but a log-probability is at most 0", values[row])))
+        Err(Error::invalid(format!("{name}[{row}] is {}; give log-probabilities of at most 0", values[row])))
     })
 }
 
@@ -107,7 +107,7 @@ mod tests {
     fn invalid_input_is_reported() -> Result<()> {
         let found = information_gain(Ragged::new(&[0.5], &[0, 1])?, &[0.0], Gain::Probability);
         let message = found.map_err(|error| error.to_string());
-        assert_eq!(message, Err("answer_logprobs[0] is 0.5, but a log-probability is at most 0".to_owned()));
+        assert_eq!(message, Err("answer_logprobs[0] is 0.5; give log-probabilities of at most 0".to_owned()));
         assert!(implicit_rewards(&[1.0], &[1.0, 2.0], None, 1.0).is_err());
         assert!(implicit_rewards(&[1.0], &[1.0], Some(&[0, 2]), 1.0).is_err());
         assert!(Gain::from_name("bits").is_err());

@@ -54,7 +54,7 @@ pub fn success_distance(
     same_length("success", success.len(), "groups", groups.len())?;
     if width == 0 || embeddings.len() != groups.len() * width {
         return Err(Error::invalid(format!(
-            "embeddings has {} numbers for {} rows of {width}; give as many for every row, at least one",
+            "embeddings has {} numbers for {} rows of width {width}; give width numbers for each row, at least one",
             embeddings.len(),
             groups.len()
         )));
@@ -172,7 +172,9 @@ mod tests {
             success_distance(&[0.0, 1.0, -1.0], 1, &[true, false, false], &[0; 3], &ProgressOptions::default())?;
         assert_eq!(found, [1.0, 0.3, 0.3]);
         let message = success_distance(&[0.0], 2, &[true], &[0], &ProgressOptions::default());
-        assert!(message.is_err_and(|error| error.to_string().starts_with("embeddings has 1 numbers for 1 rows of 2")));
+        assert!(
+            message.is_err_and(|error| error.to_string().starts_with("embeddings has 1 numbers for 1 rows of width 2"))
+        );
         Ok(())
     }
 }

@@ -23,7 +23,7 @@ pub fn win_rates(first: &[i64], second: &[i64], probability: &[f64], count: usiz
     column("probability", probability, "first", first.len(), None)?;
     for (place, &p) in probability.iter().enumerate() {
         if !(0.0..=1.0).contains(&p) {
-            return Err(Error::invalid(format!("probability[{place}] is {p}, but must lie in [0, 1]")));
+            return Err(Error::invalid(format!("probability[{place}] is {p}; give a number from 0 to 1")));
         }
         if first[place] == second[place] {
             return Err(Error::invalid(format!(
@@ -35,7 +35,7 @@ pub fn win_rates(first: &[i64], second: &[i64], probability: &[f64], count: usiz
     for (name, rows) in [("first", first), ("second", second)] {
         if let Some(place) = rows.iter().position(|&row| row < 0 || row as u64 >= count as u64) {
             return Err(Error::invalid(format!(
-                "{name}[{place}] is {}, but there are {count} rows; give the index of a row",
+                "{name}[{place}] is {}, but there are {count} rows; give an index of at least 0 and below {count}",
                 rows[place]
             )));
         }
@@ -57,9 +57,12 @@ mod tests {
         let message = |first: &[i64], second: &[i64], probability: &[f64]| {
             win_rates(first, second, probability, 2).map_or_else(|error| error.to_string(), |_| "fine".to_owned())
         };
-        assert_eq!(message(&[0], &[1], &[1.5]), "probability[0] is 1.5, but must lie in [0, 1]");
+        assert_eq!(message(&[0], &[1], &[1.5]), "probability[0] is 1.5; give a number from 0 to 1");
         assert_eq!(message(&[1], &[1], &[1.0]), "first[0] and second[0] are both row 1; compare two rows");
-        assert_eq!(message(&[0], &[2], &[1.0]), "second[0] is 2, but there are 2 rows; give the index of a row");
+        assert_eq!(
+            message(&[0], &[2], &[1.0]),
+            "second[0] is 2, but there are 2 rows; give an index of at least 0 and below 2"
+        );
         assert!(message(&[0], &[1], &[f64::NAN]).starts_with("probability[0] is NaN"));
         assert_eq!(message(&[], &[], &[]), "fine");
     }

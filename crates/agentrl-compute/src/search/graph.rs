@@ -168,9 +168,11 @@ impl Search {
     pub fn add(&mut self, new: NewTurn) -> Result<u32> {
         let NewTurn { parent, before, after, logprob } = new;
         let row = u32::try_from(self.turns.len()).ok().filter(|&row| row < NONE);
-        let row = row.ok_or_else(|| Error::overflow("the search has 2^32 - 1 turns; begin another"))?;
+        let row = row.ok_or_else(|| {
+            Error::overflow("the search has 2^32 - 1 turns, the most it can have; start a new search")
+        })?;
         if !logprob.is_finite() {
-            return Err(Error::invalid(format!("logprob of turn {row} is {logprob}, but must be finite")));
+            return Err(Error::invalid(format!("logprob of turn {row} is {logprob}; give a finite number")));
         }
         let (above, depth) = match self.turns.get(parent as usize) {
             _ if parent == NONE => (0.0, 0),
@@ -224,7 +226,7 @@ impl Search {
     pub fn back_up(&mut self, last: u32, value: f64) -> Result<()> {
         self.turn(last)?;
         if !value.is_finite() {
-            return Err(Error::invalid(format!("the value of turn {last} is {value}, but must be finite")));
+            return Err(Error::invalid(format!("the value of turn {last} is {value}; give a finite number")));
         }
         self.visits += 1;
         self.total += value;

@@ -54,7 +54,7 @@ impl Search {
         let &Descent { width, depth, exploration } = descent;
         within("exploration", exploration, 0.0, f64::MAX)?;
         if width == 0 || depth == 0 {
-            return Err(Error::invalid(format!("width is {width} and depth {depth}; both must be at least 1")));
+            return Err(Error::invalid(format!("width is {width} and depth {depth}; give at least 1 for each")));
         }
         // Turns that lead nowhere any more in this call, and virtual visits.
         let mut closed: HashSet<u32, BuildHasherDefault<FixedHasher>> = HashSet::default();

@@ -150,13 +150,13 @@ fn invalid_input_is_reported() -> Result<()> {
     );
     assert_eq!(
         message(search.add(turn(NONE, 1, After::End(true), f64::NAN))),
-        "logprob of turn 0 is NaN, but must be finite"
+        "logprob of turn 0 is NaN; give a finite number"
     );
     search.add(turn(NONE, 1, After::State(2), 0.0))?;
     assert_eq!(message(search.back_up(1, 0.0)), "turn is 1, but the search has 1 turns; give one of them");
-    assert_eq!(message(search.back_up(0, f64::INFINITY)), "the value of turn 0 is inf, but must be finite");
+    assert_eq!(message(search.back_up(0, f64::INFINITY)), "the value of turn 0 is inf; give a finite number");
     let descent = Descent { width: 0, depth: 1, exploration: 0.0 };
-    assert_eq!(message(search.descend(1, &descent)), "width is 0 and depth 1; both must be at least 1");
+    assert_eq!(message(search.descend(1, &descent)), "width is 0 and depth 1; give at least 1 for each");
     assert!(message(search.descend(1, &Descent { width: 1, exploration: -1.0, ..descent })).contains("exploration"));
     Ok(())
 }

@@ -173,7 +173,7 @@ pub fn shares(weights: &[f64], total: u64, low: u32, high: u32) -> Result<Vec<u3
     }
     let largest = weights.iter().copied().fold(0.0, f64::max);
     if largest == 0.0 {
-        return Err(Error::invalid("the sum of weights is 0; give weights with a sum above 0"));
+        return Err(Error::invalid("all weights are 0; give at least one weight above 0"));
     }
     let rows = weights.len() as u64;
     let target = total.clamp(rows.saturating_mul(u64::from(low)), rows.saturating_mul(u64::from(high)));
@@ -250,11 +250,18 @@ pub fn best_arms(values: &[f64], sizes: &[u32], arms: &[u32], total: u64) -> Res
     if arms.is_empty() {
         return Err(Error::invalid("arms is empty; give the numbers of rollouts that a task may get"));
     }
-    same_length("values", values.len(), "bins x arms", sizes.len() * arms.len())?;
+    if sizes.len().checked_mul(arms.len()) != Some(values.len()) {
+        return Err(Error::invalid(format!(
+            "values has {} numbers for {} bins and {} arms; give one number for each bin and arm",
+            values.len(),
+            sizes.len(),
+            arms.len()
+        )));
+    }
     for (place, &value) in values.iter().enumerate() {
         if value.is_nan() || value == f64::INFINITY {
             return Err(Error::invalid(format!(
-                "values[{place}] is {value}; give a number, or -inf for what may not be"
+                "values[{place}] is {value}; give a number, or -inf to exclude the choice"
             )));
         }
     }
@@ -262,7 +269,8 @@ pub fn best_arms(values: &[f64], sizes: &[u32], arms: &[u32], total: u64) -> Res
     let most = tasks * u64::from(arms.iter().copied().max().unwrap_or(0));
     if most.saturating_mul(sizes.len() as u64) > LARGEST {
         return Err(Error::invalid(format!(
-            "{} bins may spend {most} rollouts; give fewer of them, or smaller arms",
+            "sizes has {} bins, which can use up to {most} rollouts, too many to search; give fewer bins or smaller \
+             arms",
             sizes.len()
         )));
     }
@@ -308,7 +316,9 @@ fn bounds(tasks: usize, total: u64, low: u32, high: u32) -> Result<()> {
     if (tasks as u64) <= total {
         return Ok(());
     }
-    Err(Error::invalid(format!("total is {total} rollouts, but there are {tasks} tasks; give at least one for each")))
+    Err(Error::invalid(format!(
+        "total is {total} rollouts, but there are {tasks} tasks; give a total of at least {tasks}"
+    )))
 }
 
 fn weight_of(row: usize, weight: f64) -> Result<f64> {
@@ -385,7 +395,7 @@ mod tests {
         }
         assert_eq!(
             message(greedy(&[0.5; 5], &[1.0; 5], None, &options)),
-            "total is 4 rollouts, but there are 5 tasks; give at least one for each"
+            "total is 4 rollouts, but there are 5 tasks; give a total of at least 5"
         );
         assert_eq!(
             message(greedy(&[0.5], &[1.0], None, &Greedy { low: 0, ..options })),
@@ -395,7 +405,7 @@ mod tests {
             message(greedy(&[0.5], &[1.0], None, &Greedy { gain_above: f64::NAN, ..options })),
             "gain_above is NaN; give a finite number of at least 0"
         );
-        assert_eq!(message(shares(&[0.0, 0.0], 2, 0, 2)), "the sum of weights is 0; give weights with a sum above 0");
+        assert_eq!(message(shares(&[0.0, 0.0], 2, 0, 2)), "all weights are 0; give at least one weight above 0");
         assert_eq!(message(shares(&[1.0], 2, 3, 2)), "low is 3 and high is 2; give low <= high");
         assert_eq!(
             message(best_arms(&[], &[1], &[], 1)),
@@ -403,15 +413,16 @@ mod tests {
         );
         assert_eq!(
             message(best_arms(&[0.0, f64::NAN], &[1], &[1, 2], 1)),
-            "values[1] is NaN; give a number, or -inf for what may not be"
+            "values[1] is NaN; give a number, or -inf to exclude the choice"
         );
         assert_eq!(
             message(best_arms(&[0.0; 3], &[1], &[1, 2], 1)),
-            "values has 3 values, but bins x arms has 2; give one value of each for every row"
+            "values has 3 numbers for 1 bins and 2 arms; give one number for each bin and arm"
         );
         assert_eq!(
             message(best_arms(&[0.0; 2], &[u32::MAX], &[1, 2], 1)),
-            "1 bins may spend 8589934590 rollouts; give fewer of them, or smaller arms"
+            "sizes has 1 bins, which can use up to 8589934590 rollouts, too many to search; give fewer bins or smaller \
+             arms"
         );
     }
 

@@ -1,6 +1,6 @@
 //! Predict the success rates of tasks that were not tried yet.
 
-use crate::argument_checks::{all_finite, same_length};
+use crate::argument_checks::all_finite;
 use crate::{Error, Result, thread_pool};
 
 /// Average the labels of reference tasks, weighted by the attention of each query:
@@ -30,9 +30,20 @@ pub fn attended(queries: &[f64], references: &[f64], labels: &[f64], width: usiz
             labels.len()
         )));
     }
-    same_length("references", references.len(), "labels x width", labels.len().saturating_mul(width))?;
+    if labels.len().checked_mul(width) != Some(references.len()) {
+        return Err(Error::invalid(format!(
+            "references has {} numbers for {} labels and width {width}; give width numbers for each label",
+            references.len(),
+            labels.len()
+        )));
+    }
     let count = queries.len() / width;
-    same_length("queries", queries.len(), "rows x width", count * width)?;
+    if !queries.len().is_multiple_of(width) {
+        return Err(Error::invalid(format!(
+            "queries has {} numbers for rows of width {width}; give width numbers for each row",
+            queries.len()
+        )));
+    }
     all_finite("references", references)?;
     all_finite("labels", labels)?;
     all_finite("queries", queries)?;
@@ -81,7 +92,7 @@ mod tests {
         );
         assert_eq!(
             message(attended(&[1.0; 3], &[1.0, 2.0], &[1.0], 2, 1.0)),
-            "queries has 3 values, but rows x width has 2; give one value of each for every row"
+            "queries has 3 numbers for rows of width 2; give width numbers for each row"
         );
         assert_eq!(
             message(attended(&[f64::NAN], &[1.0], &[1.0], 1, 1.0)),

@@ -35,7 +35,7 @@ pub fn permuted(total: usize, count: usize, key: u64, taken: &[i64]) -> Result<V
     let free = total - taken.len();
     if count > free {
         return Err(Error::invalid(format!(
-            "count is {count}, but {free} of {total} tasks are free; ask for fewer, or make the pool larger"
+            "count is {count}, but {free} of {total} tasks are free; request at most {free}, or enlarge the pool"
         )));
     }
     let number = |row: usize| uniform(key.wrapping_add(row as u64), 0);
@@ -135,9 +135,10 @@ pub fn successive(logits: &[f64], rows: &[i64], count: usize, key: u64) -> Resul
     let chosen = best_of(logits.len(), count, f64::NEG_INFINITY, anywhere, score, |_| 0.0)?;
     if chosen.len() < count {
         return Err(Error::invalid(format!(
-            "count is {count}, but {} of {} rows have a weight above 0; ask for fewer, or give every row some weight",
-            chosen.len(),
-            logits.len()
+            "count is {count}, but {found} of {} rows have a weight above 0; request at most {found}, or \
+             give more rows a weight",
+            logits.len(),
+            found = chosen.len()
         )));
     }
     Ok(chosen)
@@ -204,9 +205,7 @@ pub fn independent(weights: &[f64], count: usize, key: u64) -> Result<Vec<i64>> 
         sums.push(total);
     }
     if total == 0.0 || !total.is_finite() {
-        return Err(Error::invalid(format!(
-            "the sum of weights is {total}; give weights with a sum above 0 that is finite"
-        )));
+        return Err(Error::invalid(format!("the sum of weights is {total}; give weights with a finite sum above 0")));
     }
     // A number that rounds up to the total falls on the last row with a weight.
     let last = weights.iter().rposition(|&weight| weight > 0.0).unwrap_or(0);
@@ -217,7 +216,7 @@ pub fn independent(weights: &[f64], count: usize, key: u64) -> Result<Vec<i64>> 
 fn bounded(name: &str, place: usize, value: f64) -> Result<f64> {
     if value.is_nan() || value == f64::INFINITY {
         return Err(Error::invalid(format!(
-            "{name}[{place}] is {value}; give a number, or -inf for what is never chosen"
+            "{name}[{place}] is {value}; give a number, or -inf for a row that is never chosen"
         )));
     }
     Ok(value)
@@ -360,7 +359,7 @@ mod tests {
         let rows = [0, 1];
         assert_eq!(
             message(top(&[0.0, f64::NAN], &rows, 1, 0)),
-            "scores[1] is NaN; give a number, or -inf for what is never chosen"
+            "scores[1] is NaN; give a number, or -inf for a row that is never chosen"
         );
         assert_eq!(
             message(top(&[0.0], &rows, 1, 0)),
@@ -368,15 +367,15 @@ mod tests {
         );
         assert_eq!(
             message(successive(&[f64::INFINITY, 0.0], &rows, 1, 0)),
-            "logits[0] is inf; give a number, or -inf for what is never chosen"
+            "logits[0] is inf; give a number, or -inf for a row that is never chosen"
         );
         assert_eq!(
             message(successive(&[f64::NEG_INFINITY, 0.0], &rows, 2, 0)),
-            "count is 2, but 1 of 2 rows have a weight above 0; ask for fewer, or give every row some weight"
+            "count is 2, but 1 of 2 rows have a weight above 0; request at most 1, or give more rows a weight"
         );
         assert_eq!(
             message(log_total(&[0.0, f64::NAN]).map(|total| vec![total as i64])),
-            "logits[1] is NaN; give a number, or -inf for what is never chosen"
+            "logits[1] is NaN; give a number, or -inf for a row that is never chosen"
         );
         assert_eq!(message(independent(&[1.0, -1.0], 1, 0)), "weights[1] is -1; give a finite number of at least 0");
         for weight in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
@@ -388,16 +387,16 @@ mod tests {
         for weights in [&[][..], &[0.0, 0.0][..]] {
             assert_eq!(
                 message(independent(weights, 1, 0)),
-                "the sum of weights is 0; give weights with a sum above 0 that is finite"
+                "the sum of weights is 0; give weights with a finite sum above 0"
             );
         }
         assert_eq!(
             message(independent(&[f64::MAX, f64::MAX], 1, 0)),
-            "the sum of weights is inf; give weights with a sum above 0 that is finite"
+            "the sum of weights is inf; give weights with a finite sum above 0"
         );
         assert_eq!(
             message(permuted(4, 4, 0, &[2, 9, -1])),
-            "count is 4, but 3 of 4 tasks are free; ask for fewer, or make the pool larger"
+            "count is 4, but 3 of 4 tasks are free; request at most 3, or enlarge the pool"
         );
     }
 
@@ -440,7 +439,7 @@ mod tests {
             prop_assert_eq!(top(&scores, &ids, count, key)?, expected);
             let mut wrong = scores;
             wrong[rows / 2] = f64::NAN;
-            let expected = format!("scores[{}] is NaN; give a number, or -inf for what is never chosen", rows / 2);
+            let expected = format!("scores[{}] is NaN; give a number, or -inf for a row that is never chosen", rows / 2);
             prop_assert_eq!(message(top(&wrong, &ids, count, key)), expected);
         }
 

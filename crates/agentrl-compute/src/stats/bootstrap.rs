@@ -30,8 +30,8 @@ impl Table {
         all_finite(name, scores)?;
         if tasks == 0 || scores.is_empty() || !scores.len().is_multiple_of(tasks) {
             return Err(Error::invalid(format!(
-                "{name} has {} values, which do not form a table of runs by {tasks} tasks; give at least one run of \
-                 one task",
+                "{name} has {} values, which do not form a table of runs by {tasks} tasks; give each run one score \
+                 for each task, with at least one run and one task",
                 scores.len()
             )));
         }

@@ -35,7 +35,7 @@ pub fn sign_flip(differences: &[f64], resamples: usize, seed: u64) -> Result<f64
     }
     if resamples == 0 {
         return Err(Error::invalid(format!(
-            "resamples is 0, but {} differences have too many flips to count; give at least 1",
+            "resamples is 0, but {} differences have too many sign flips to try all; give at least 1",
             differences.len()
         )));
     }

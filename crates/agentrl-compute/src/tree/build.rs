@@ -47,7 +47,7 @@ pub fn build(paths: Ragged<'_, i64>) -> Result<Built> {
             let node = *known.entry(key).or_insert(parents.len() as u32);
             if node as usize == parents.len() {
                 if node == u32::MAX {
-                    return Err(Error::overflow("the paths have 2^32 - 1 nodes or more; split the rows"));
+                    return Err(Error::overflow("paths has 2^32 - 1 nodes or more; give fewer rows"));
                 }
                 parents.push(parent);
             }

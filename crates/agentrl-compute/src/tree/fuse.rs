@@ -78,9 +78,9 @@ impl Rows<'_> {
         mask_length(self.valid, "values", count)?;
         if let Some(row) = self.nodes.iter().position(|&node| node as usize >= tree.len()) {
             return Err(Error::invalid(format!(
-                "nodes[{row}] is {}, but the tree has {} nodes; give the row of a node",
+                "nodes[{row}] is {}, but the tree has {count} nodes; give an index below {count}",
                 self.nodes[row],
-                tree.len()
+                count = tree.len()
             )));
         }
         if let Some(weights) = self.weights {
@@ -95,7 +95,7 @@ impl Rows<'_> {
             finite("values", row, self.values[row])?;
             let weight = self.weight(row);
             if finite("weights", row, weight)? < 0.0 {
-                return Err(Error::invalid(format!("weights[{row}] is {weight}, but must not be negative")));
+                return Err(Error::invalid(format!("weights[{row}] is {weight}; give a number of at least 0")));
             }
             if weight > 0.0 {
                 counted[row] = self.nodes[row];
@@ -155,7 +155,7 @@ pub fn fuse(tree: &Topology, rows: &Rows<'_>, fusion: Fusion, edge_logprobs: Opt
         let (own, children) = items.split_at(count);
         if logprobs.is_some() && !own.is_empty() && !children.is_empty() {
             return Err(Error::invalid(format!(
-                "a row ends at node {node}, which has children; path fusion needs rows that end at leaves"
+                "nodes contains {node}, which has children, but kind=\"path\" needs leaves; give the leaf of each row"
             )));
         }
         let (average, mass) = mean(items.iter().copied());
@@ -179,7 +179,9 @@ pub fn fuse(tree: &Topology, rows: &Rows<'_>, fusion: Fusion, edge_logprobs: Opt
             Fusion::Sum => total(own.iter().map(|(value, weight)| value * weight).chain(of_each(children))),
         };
         if !(value.is_finite() && mass.is_finite()) {
-            return Err(Error::overflow(format!("the value of node {node} is too large for f64; scale the values")));
+            return Err(Error::overflow(format!(
+                "the value of node {node} is too large for a 64-bit float; scale the values"
+            )));
         }
         values[node as usize] = value;
         masses[node as usize] = mass;
@@ -218,16 +220,16 @@ fn edges<'a>(tree: &Topology, fusion: Fusion, logprobs: Option<&'a [f64]>) -> Re
         (Fusion::Path { alpha }, Some(logprobs)) => {
             same_length("edge_logprobs", logprobs.len(), "parents", tree.len())?;
             if !alpha.is_finite() {
-                return Err(Error::invalid(format!("alpha is {alpha}, but must be finite")));
+                return Err(Error::invalid(format!("alpha is {alpha}; give a finite number")));
             }
             for (row, &logprob) in logprobs.iter().enumerate() {
                 finite("edge_logprobs", row, logprob)?;
             }
             Ok(Some(logprobs))
         }
-        (Fusion::Path { .. }, None) => {
-            Err(Error::invalid("edge_logprobs is missing; kind=\"path\" weighs children by them"))
-        }
+        (Fusion::Path { .. }, None) => Err(Error::invalid(
+            "edge_logprobs is missing, but kind=\"path\" needs it; give one log-probability for each node",
+        )),
         (_, None) => Ok(None),
         (_, Some(_)) => Err(Error::invalid("edge_logprobs is given, but only kind=\"path\" uses it; leave it out")),
     }
@@ -384,20 +386,23 @@ mod tests {
         let rows = Rows { nodes: &[1, 2], values: &[1.0, 0.0], weights: None, valid: None };
         assert_eq!(
             message(&Rows { nodes: &[1, 3], ..rows }, Fusion::Leaves, None),
-            "nodes[1] is 3, but the tree has 3 nodes; give the row of a node"
+            "nodes[1] is 3, but the tree has 3 nodes; give an index below 3"
         );
         assert_eq!(
             message(&Rows { weights: Some(&[1.0, -1.0]), ..rows }, Fusion::Leaves, None),
-            "weights[1] is -1, but must not be negative"
+            "weights[1] is -1; give a number of at least 0"
         );
         assert!(message(&rows, Fusion::Path { alpha: 1.0 }, None).starts_with("edge_logprobs is missing"));
         assert!(message(&rows, Fusion::Max, Some(&[0.0; 3])).starts_with("edge_logprobs is given"));
         let inner = Rows { nodes: &[0, 2], ..rows };
-        assert!(message(&inner, Fusion::Path { alpha: 1.0 }, Some(&[0.0; 3])).starts_with("a row ends at node 0"));
+        assert!(
+            message(&inner, Fusion::Path { alpha: 1.0 }, Some(&[0.0; 3]))
+                .starts_with("nodes contains 0, which has children")
+        );
         assert!(message(&Rows { values: &[f64::NAN, 0.0], ..rows }, Fusion::Max, None).contains("values[0] is NaN"));
         assert_eq!(
             message(&Rows { values: &[f64::MAX, f64::MAX], ..rows }, Fusion::Sum, None),
-            "the value of node 0 is too large for f64; scale the values"
+            "the value of node 0 is too large for a 64-bit float; scale the values"
         );
         assert!(Fusion::from_name("mode", 1.0, 0.7).is_err());
     }

@@ -63,14 +63,14 @@ pub fn isotonic(
         same_length("weights", weights.len(), "parents", count)?;
     }
     if !(margin.is_finite() && margin >= 0.0) {
-        return Err(Error::invalid(format!("margin is {margin}, but must be a number of at least 0")));
+        return Err(Error::invalid(format!("margin is {margin}; give a finite number of at least 0")));
     }
     let is_valid = |node: usize| valid.is_none_or(|valid| valid[node]);
     let weight = |node: usize| weights.map_or(1.0, |weights| weights[node]);
     for node in (0..count).filter(|&node| is_valid(node)) {
         finite("values", node, values[node])?;
         if !(weight(node).is_finite() && weight(node) > 0.0) {
-            return Err(Error::invalid(format!("weights[{node}] is {}, but must be positive", weight(node))));
+            return Err(Error::invalid(format!("weights[{node}] is {}; give a finite number above 0", weight(node))));
         }
     }
     // Subtract a margin for every valid node from the root down: the constraint becomes a(parent) <= a(child).
@@ -227,8 +227,8 @@ mod tests {
                 .map_or_else(|error| error.to_string(), |_| "fine".to_owned())
         };
         assert!(message(&[1.0], None, 0.0).starts_with("values has 1 values"));
-        assert_eq!(message(&[1.0, 0.0], Some(&[1.0, 0.0]), 0.0), "weights[1] is 0, but must be positive");
-        assert_eq!(message(&[1.0, 0.0], None, -1.0), "margin is -1, but must be a number of at least 0");
+        assert_eq!(message(&[1.0, 0.0], Some(&[1.0, 0.0]), 0.0), "weights[1] is 0; give a finite number above 0");
+        assert_eq!(message(&[1.0, 0.0], None, -1.0), "margin is -1; give a finite number of at least 0");
         assert!(Radius::from_name("firm").is_err());
         Ok(())
     }

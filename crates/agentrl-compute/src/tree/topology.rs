@@ -68,7 +68,7 @@ impl Topology {
                 Ok(parent) if (parent as usize) < count => Ok(parent),
                 _ if parent == -1 => Ok(NO_PARENT),
                 _ => Err(Error::invalid(format!(
-                    "parents[{row}] is {parent}, but must be -1 for a root or the row of another node, below {count}"
+                    "parents[{row}] is {parent}; give -1 for a root, or the row of another node, below {count}"
                 ))),
             }))
         } else {
@@ -302,12 +302,12 @@ fn cycle(parents: &[u32]) -> String {
         }
         if seen[node] == start + 1 {
             return format!(
-                "parents[{node}] is {}, which lies below node {node}; a node cannot be its own ancestor",
+                "parents[{node}] is {}, which lies below node {node}; give a parent that is not below its own child",
                 parents[node]
             );
         }
     }
-    "parents have a cycle; a node cannot be its own ancestor".to_owned()
+    "parents has a cycle; give each node a parent that is not below it".to_owned()
 }
 
 #[cfg(test)]
@@ -323,14 +323,20 @@ mod tests {
     #[test]
     fn parents_that_do_not_form_a_tree_are_reported() {
         assert_eq!(message(&[]), "fine");
-        assert_eq!(message(&[-1, 2]), "parents[1] is 2, but must be -1 for a root or the row of another node, below 2");
-        assert_eq!(message(&[-2]), "parents[0] is -2, but must be -1 for a root or the row of another node, below 1");
-        assert_eq!(message(&[0]), "parents[0] is 0, which lies below node 0; a node cannot be its own ancestor");
+        assert_eq!(message(&[-1, 2]), "parents[1] is 2; give -1 for a root or the row of another node, below 2");
+        assert_eq!(message(&[-2]), "parents[0] is -2; give -1 for a root or the row of another node, below 1");
+        assert_eq!(
+            message(&[0]),
+            "parents[0] is 0, which lies below node 0; give a parent that is not below its own child"
+        );
         assert_eq!(
             message(&[-1, 3, 1, 2, 0]),
-            "parents[1] is 3, which lies below node 1; a node cannot be its own ancestor"
+            "parents[1] is 3, which lies below node 1; give a parent that is not below its own child"
         );
-        assert_eq!(message(&[1, 2, 1]), "parents[1] is 2, which lies below node 1; a node cannot be its own ancestor");
+        assert_eq!(
+            message(&[1, 2, 1]),
+            "parents[1] is 2, which lies below node 1; give a parent that is not below its own child"
+        );
         let tree = Topology::new(&[-1, 0]);
         let short = tree.and_then(|tree| tree.fold_up(&mut [0], |_, _| ())).map_err(|error| error.to_string());
         assert_eq!(

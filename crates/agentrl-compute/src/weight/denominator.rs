@@ -45,10 +45,12 @@ impl Denominator {
         ];
         let denominator = choice("denominator", name, &denominators)?;
         match (denominator, constant) {
-            (Self::Constant(_), None) => Err(Error::invalid("constant is missing; denominator \"constant\" needs it")),
+            (Self::Constant(_), None) => {
+                Err(Error::invalid("constant is missing, but denominator is \"constant\"; give a number above 0"))
+            }
             (Self::Constant(_) | Self::SequenceMeanSum(_), _) | (_, None) => Ok(denominator),
             (_, Some(constant)) => Err(Error::invalid(format!(
-                "constant is {constant}, but denominator {name:?} uses none; leave it out or use \"constant\""
+                "constant is {constant}, but denominator {name:?} does not use it; leave it out or use \"constant\""
             ))),
         }
     }
@@ -193,7 +195,9 @@ pub fn weights_of_rows(
     let tokens = lengths.iter().fold(0_u64, |sum, &length| sum.saturating_add(length as u64));
     let mut weights = Vec::new();
     if usize::try_from(tokens).is_err() || weights.try_reserve_exact(tokens as usize).is_err() {
-        return Err(Error::invalid(format!("lengths add up to {tokens} tokens, which do not fit in memory")));
+        return Err(Error::invalid(format!(
+            "lengths add up to {tokens} tokens, too many for the memory; give fewer rows"
+        )));
     }
     let counts = |row: usize| valid.is_none_or(|valid| valid[row]);
     let share = |row: usize| if counts(row) { lengths[row] as f64 } else { 0.0 };
@@ -226,7 +230,7 @@ fn check_constant(constant: f64) -> Result<()> {
     if constant.is_finite() && constant > 0.0 {
         return Ok(());
     }
-    Err(Error::invalid(format!("constant is {constant}, but must be a positive number")))
+    Err(Error::invalid(format!("constant is {constant}; give a finite number above 0")))
 }
 
 /// Divide the weights of rows by the shares of their units and by the number of units in each larger unit.
@@ -272,7 +276,8 @@ fn members(shares: &[f64], finer: (&[u32], usize), unit: &[u32], count: usize, l
             Some(other) if other == large => {}
             Some(other) => {
                 return Err(Error::invalid(format!(
-                    "units[{level}][{row}] is {large}, but unit {small} of units[{}] also lies in {other}; it must lie in one",
+                    "units[{level}][{row}] is {large}, but unit {small} of units[{}] also lies in {other}; put \
+                     each unit in one",
                     level - 1
                 )));
             }
@@ -284,7 +289,7 @@ fn members(shares: &[f64], finer: (&[u32], usize), unit: &[u32], count: usize, l
 fn check_shares(name: &str, shares: &[f64]) -> Result<()> {
     for (row, &share) in shares.iter().enumerate() {
         if finite(name, row, share)? < 0.0 {
-            return Err(Error::invalid(format!("{name}[{row}] is {share}, but must not be negative")));
+            return Err(Error::invalid(format!("{name}[{row}] is {share}; give a number of at least 0")));
         }
     }
     Ok(())
@@ -321,11 +326,11 @@ mod tests {
         );
         assert_eq!(
             message(Denominator::from_name("constant", None)),
-            "constant is missing; denominator \"constant\" needs it"
+            "constant is missing, but denominator is \"constant\"; give a number above 0"
         );
         assert_eq!(
             message(Denominator::from_name("token_mean", Some(2.0))),
-            "constant is 2, but denominator \"token_mean\" uses none; leave it out or use \"constant\""
+            "constant is 2, but denominator \"token_mean\" does not use it; leave it out or use \"constant\""
         );
         Ok(())
     }
@@ -335,9 +340,9 @@ mod tests {
         let weights = |share, constant| {
             token_weights(&TokenUnits::of_draws(&[0]), &[share], &[true], Denominator::Constant(constant))
         };
-        assert_eq!(message(weights(-1.0, 1.0)), "shares[0] is -1, but must not be negative");
-        assert_eq!(message(weights(1.0, 0.0)), "constant is 0, but must be a positive number");
-        assert_eq!(message(weights(1.0, f64::NAN)), "constant is NaN, but must be a positive number");
+        assert_eq!(message(weights(-1.0, 1.0)), "shares[0] is -1; give a number of at least 0");
+        assert_eq!(message(weights(1.0, 0.0)), "constant is 0; give a finite number above 0");
+        assert_eq!(message(weights(1.0, f64::NAN)), "constant is NaN; give a finite number above 0");
         assert!(message(weights(f64::NAN, 1.0)).starts_with("shares[0] is NaN"));
     }
 
@@ -389,20 +394,20 @@ mod tests {
         assert_eq!(weights(&[-1], None), "lengths[0]=-1 is negative; give the number of trained tokens of each row");
         assert_eq!(
             weights(&[i64::MAX], None),
-            "lengths add up to 9223372036854775807 tokens, which do not fit in memory"
+            "lengths add up to 9223372036854775807 tokens, too many for the memory; give fewer rows"
         );
         assert_eq!(
             weights(&[1, 1], None),
             "units[0] has 1 values, but shares has 2; give one value of each for every row"
         );
-        assert_eq!(weights(&[1], Some(0.0)), "constant is 0, but must be a positive number");
+        assert_eq!(weights(&[1], Some(0.0)), "constant is 0; give a finite number above 0");
     }
 
     #[test]
     fn a_unit_lies_in_one_larger_unit() {
         assert_eq!(
             message(mean_of_means(&[1.0, 1.0], &[&[0, 0], &[0, 1]])),
-            "units[1][1] is 1, but unit 0 of units[0] also lies in 0; it must lie in one"
+            "units[1][1] is 1, but unit 0 of units[0] also lies in 0; put each unit in one"
         );
         // A row without a share may conflict with the others.
         assert_eq!(message(mean_of_means(&[1.0, 0.0], &[&[0, 0], &[0, 1]])), "fine");

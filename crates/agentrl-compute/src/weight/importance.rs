@@ -219,15 +219,17 @@ fn check_steps<T: Float>(ratios: &Ratios<'_, T>, options: &ImportanceOptions<'_>
     match (matches!(options.level, Level::Step | Level::StepGeometric), options.steps) {
         (false, None) => Ok(()),
         (false, Some(_)) => {
-            Err(Error::invalid("steps is given, but only levels \"step\" and \"step_geometric\" use it"))
+            Err(Error::invalid("steps is given, but only levels \"step\" and \"step_geometric\" use it; leave it out"))
         }
-        (true, None) => Err(Error::invalid("steps is missing; its level shares weights within steps")),
+        (true, None) => Err(Error::invalid(
+            "steps is missing, but levels \"step\" and \"step_geometric\" need it; give the offsets of the steps",
+        )),
         (true, Some(bounds)) => {
             cover("steps", bounds, ratios.log_ratios.len())?;
             match ratios.offsets.iter().find(|end| bounds.binary_search(end).is_err()) {
                 None => Ok(()),
                 Some(end) => Err(Error::invalid(format!(
-                    "a step crosses token {end}, the end of a row; give steps that lie in one row"
+                    "steps has a step across token {end}, the end of a row; give steps that each lie in one row"
                 ))),
             }
         }

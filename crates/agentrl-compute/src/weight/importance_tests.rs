@@ -35,7 +35,7 @@ fn invalid_input_is_reported() {
     assert!(weights(ImportanceOptions { level: Level::Step, ..PLAIN }).starts_with("steps is missing"));
     assert!(weights(ImportanceOptions { steps: Some(&[0, 3]), ..PLAIN }).starts_with("steps is given"));
     let step = |steps| ImportanceOptions { level: Level::Step, steps: Some(steps), ..PLAIN };
-    assert!(weights(step(&[0, 3])).starts_with("a step crosses token 2"));
+    assert!(weights(step(&[0, 3])).starts_with("steps has a step across token 2"));
     assert!(weights(step(&[0, 2])).starts_with("steps go from 0 to 2, but there are 3 tokens"));
     assert_eq!(weights(step(&[0, 1, 2, 2, 3])), "fine");
     let none = Ratios { mask: Some(&[false; 3]), ..ratios };

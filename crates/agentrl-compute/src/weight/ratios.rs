@@ -94,7 +94,7 @@ pub(super) fn cover(name: &str, offsets: &[i64], count: usize) -> Result<()> {
     Ragged::new(&vec![(); count], offsets)?;
     if offsets[0] != 0 || offsets[offsets.len() - 1] as usize != count {
         return Err(Error::invalid(format!(
-            "{name} go from {} to {}, but there are {count} tokens; cover them all",
+            "{name} go from {} to {}, but there are {count} tokens; give offsets from 0 to {count}",
             offsets[0],
             offsets[offsets.len() - 1]
         )));

@@ -43,7 +43,7 @@ impl Amount {
                 within("fraction", fraction, 0.0, 1.0)?;
                 Ok(Self::Fraction { fraction, rounding: Rounding::from_name(rounding)?, at_least })
             }
-            _ => Err(Error::invalid("count and fraction name the same thing; give exactly one of them")),
+            _ => Err(Error::invalid("count and fraction are both given, or neither is; give exactly one of them")),
         }
     }
 

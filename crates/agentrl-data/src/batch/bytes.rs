@@ -62,13 +62,16 @@ impl Batch {
         let few = || {
             let (found, least) = (parts.len(), Table::COUNT + 1);
             Error::corrupt(format!(
-                "{found} parts are given, but a batch has at least a header and {} tables",
+                "{found} parts are given, but a batch has at least a header and {} tables; give all parts in their order",
                 least - 1
             ))
         };
         let (header, parts) = parts.split_first().ok_or_else(few)?;
-        let header: Header = serde_json::from_slice(header)
-            .map_err(|error| Error::corrupt(format!("the first part is not the header of a batch: {error}")))?;
+        let header: Header = serde_json::from_slice(header).map_err(|error| {
+            Error::corrupt(format!(
+                "the first part is not the header of a batch ({error}); give all parts in their order"
+            ))
+        })?;
         let (facts, rest) = parts.split_at_checked(Table::COUNT).ok_or_else(few)?;
         let (computed, contents) = rest.split_at_checked(header.computed).ok_or_else(few)?;
         if contents.len() != header.blobs.len() {

@@ -35,9 +35,9 @@ impl Batch {
     /// Offsets of the rows of a level within the level above: steps in draws, tokens in steps, tokens in nodes.
     pub fn offsets(&self, level: Level) -> Result<&[i64]> {
         match level {
-            Level::Draw => {
-                Err(Error::invalid("level \"draw\" is the outermost; ask for the offsets of \"step\"".to_owned()))
-            }
+            Level::Draw => Err(Error::invalid(
+                "level is \"draw\", which has no level above it; use \"step\", \"token\" or \"node_token\"",
+            )),
             Level::Step => Ok(&self.layout.step_offsets),
             Level::Token => Ok(&self.layout.token_offsets),
             Level::NodeToken => Ok(self.layout.node_offsets()),
@@ -49,7 +49,7 @@ impl Batch {
         let (found, expected) = (values.len(), self.level_len(level));
         if found != expected {
             return Err(Error::invalid(format!(
-                "column {name:?} has {found} values, but the batch has {expected} at level {:?}",
+                "column {name:?} has {found} values, but level {:?} has {expected} rows; give one value for each row",
                 level.name()
             )));
         }
@@ -160,7 +160,7 @@ impl Batch {
         let Some(Column { level: made, width, values, .. }) = self.computed(name, level) else { return Ok(None) };
         if let Some(width) = width {
             return Err(Error::invalid(format!(
-                "column {name:?} has {width} values for each token; give the name of a column with one"
+                "column {name:?} has {width} values for each token; name a column with one value for each token"
             )));
         }
         Ok(Some(match (made, level) {
@@ -211,7 +211,7 @@ impl Batch {
         }
         match level {
             Level::NodeToken => Err(Error::invalid(format!(
-                "level is {:?}; keys are made at \"draw\", \"step\" or \"token\"",
+                "level is {:?}; use \"draw\", \"step\" or \"token\" for keys",
                 level.name()
             ))),
             Level::Token => {
@@ -247,7 +247,7 @@ impl Batch {
     /// outlives the batch.
     pub fn texts(&self, name: &str, level: Level) -> Result<Vec<String>> {
         if matches!(level, Level::Token | Level::NodeToken) {
-            return Err(Error::invalid(format!("level is {:?}; texts are at \"draw\" or \"step\"", level.name())));
+            return Err(Error::invalid(format!("level is {:?}; use \"draw\" or \"step\" for texts", level.name())));
         }
         let column = self.fact(name, level)?;
         if column.data_type() != &DataType::Utf8 || column.null_count() > 0 {

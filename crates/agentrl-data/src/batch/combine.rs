@@ -12,7 +12,7 @@ use arrow_buffer::{OffsetBuffer, ScalarBuffer};
 use arrow_schema::{Field, Schema};
 
 use super::columns::KEYS;
-use super::{Batch, Column, Level, Numbers, i32s, i64s};
+use super::{Batch, Column, Level, Numbers, columns_differ, i32s, i64s};
 use crate::schema::{OldLogprob, Table};
 use crate::{Error, ErrorKind, Result, arrow_bug};
 
@@ -45,12 +45,15 @@ impl Batch {
     pub fn with_old_logprobs(&self, codes: &[u8]) -> Result<Self> {
         let draws = self.draws();
         let known = OldLogprob::NAMES.len();
-        if codes.len() != draws.num_rows() || codes.iter().any(|&code| usize::from(code) >= known) {
+        if codes.len() != draws.num_rows() {
             return Err(Error::invalid(format!(
-                "codes has {} values for {} draws, or one that is none of table draws; give each draw a code below {known}",
+                "codes has {} values for {} draws; give one code for each draw",
                 codes.len(),
                 draws.num_rows()
             )));
+        }
+        if let Some(place) = codes.iter().position(|&code| usize::from(code) >= known) {
+            return Err(Error::invalid(format!("codes[{place}] is {}; give codes below {known}", codes[place])));
         }
         let place = draws.schema().index_of("old_logprob").map_err(arrow_bug)?;
         let mut columns = draws.columns().to_vec();
@@ -65,7 +68,10 @@ impl Batch {
         let mut batch = self.clone();
         batch.tables[Table::Tasks as usize] = tasks;
         if batch.tasks().schema().fields() != Table::Tasks.schema().fields() {
-            return Err(Error::schema("the task statistics do not have the columns of table tasks"));
+            return Err(Error::schema(format!(
+                "table tasks {}",
+                columns_differ(&batch.tasks().schema(), &Table::Tasks.schema())
+            )));
         }
         Ok(batch)
     }
@@ -136,7 +142,10 @@ impl Batch {
                     expected = repeated.collect();
                 }
                 if found != expected {
-                    return Err(Error::corrupt(format!("a table of computed columns has other {key}s than the batch")));
+                    return Err(Error::corrupt(format!(
+                        "the {key}s of a table of computed columns differ from those of the batch; restore them \
+                         from a copy"
+                    )));
                 }
             }
         }
@@ -189,18 +198,27 @@ impl Numbers {
         }
     }
 
-    pub(super) fn join<'a>(parts: impl Iterator<Item = &'a Self>) -> Result<Self> {
+    /// Join the values of column `name` of several parts.
+    pub(super) fn join<'a>(name: &str, parts: impl Iterator<Item = &'a Self>) -> Result<Self> {
         let arrays: Vec<ArrayRef> = parts.map(Self::to_array).collect();
         let references: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
-        let joined = arrow_select::concat::concat(&references)
-            .map_err(|error| Error::invalid("a computed column has different types in the parts").with_source(error))?;
-        Self::from_array("computed", joined.as_ref())
+        let joined = arrow_select::concat::concat(&references).map_err(|error| {
+            let types: Vec<String> = arrays.iter().map(|array| array.data_type().to_string()).collect();
+            Error::invalid(format!(
+                "column {name:?} has types {} in the parts; give it the same type in all parts",
+                types.join(", ")
+            ))
+            .with_source(error)
+        })?;
+        Self::from_array(name, joined.as_ref())
     }
 }
 
 /// Return rows of `width` values each as lists of fixed size.
 fn wide(values: ArrayRef, width: usize) -> Result<ArrayRef> {
-    let width = i32::try_from(width).map_err(|_| Error::overflow(format!("rows of {width} values are too wide")))?;
+    let width = i32::try_from(width).map_err(|_| {
+        Error::overflow(format!("a row has {width} values, more than the {} supported; give narrower rows", i32::MAX))
+    })?;
     let field = Arc::new(Field::new("item", values.data_type().clone(), false));
     Ok(Arc::new(FixedSizeListArray::try_new(field, width, values, None).map_err(arrow_bug)?))
 }

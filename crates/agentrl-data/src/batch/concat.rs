@@ -122,7 +122,7 @@ impl Batch {
                 let nodes = orders[Table::Nodes as usize].as_deref().filter(|_| column.level == Level::NodeToken);
                 if let Some(other) = found.iter().find(|other| other.width != column.width) {
                     return Err(Error::invalid(format!(
-                        "column {:?} has {} values for each token in one part and {} in another; annotate all with as many",
+                        "column {:?} has {} values for each token in one part and {} in another; give all parts the same width",
                         column.name,
                         column.width.unwrap_or(1),
                         other.width.unwrap_or(1)
@@ -150,7 +150,7 @@ impl Batch {
         for (argument, length) in lengths {
             if let Some(length) = length.filter(|&length| length != count) {
                 return Err(Error::invalid(format!(
-                    "{argument} has {length} values for {count} trajectory_ids; give one each"
+                    "{argument} has {length} values for {count} trajectory_ids; give one for each"
                 )));
             }
         }
@@ -161,7 +161,7 @@ impl Batch {
         for (place, id) in new.trajectory_ids.iter().enumerate() {
             let row = present.binary_search(id).map_err(|_| {
                 Error::invalid(format!(
-                    "trajectory_ids[{place}] is {id}, which the batch does not have; join it first: \
+                    "trajectory_ids[{place}] is {id}, which is not in the batch; join it first: \
                      Batch.concat([batch, store.trajectory_batch(ids)])"
                 ))
             })?;
@@ -247,7 +247,7 @@ fn moved(rows: &RecordBatch, base: NextIds, first: NextIds) -> Result<RecordBatc
         let Some((base, first)) = ids else { return Ok(column.clone()) };
         let moved = column.as_primitive::<Int64Type>().try_unary::<_, Int64Type, _>(|id| {
             let to = if id < base { Some(id) } else { id.checked_sub(base).and_then(|id| id.checked_add(first)) };
-            to.ok_or_else(|| Error::overflow("the store has no more ids"))
+            to.ok_or_else(|| Error::overflow("the store has used all ids; write to a new store"))
         })?;
         Ok(Arc::new(moved) as ArrayRef)
     });
@@ -304,7 +304,8 @@ fn arranged(table: Table, parts: &[Batch], order: Option<&[(usize, usize)]>) -> 
             other.unwrap_or_default()
         )));
     }
-    let too_many = |error| Error::overflow(format!("the parts do not fit one table {}: {error}", table.name()));
+    let too_many =
+        |error| Error::overflow(format!("the parts do not fit one table {} ({error}); join fewer parts", table.name()));
     let joined = match order {
         None => concat_batches(&schema, &rows).map_err(too_many)?,
         Some(order) => {
@@ -327,7 +328,10 @@ fn arranged(table: Table, parts: &[Batch], order: Option<&[(usize, usize)]>) -> 
 
 /// Join a computed column of all parts: one after the other, or, for node tokens, in the order of the joined nodes.
 fn joined(parts: &[Batch], columns: &[Column], nodes: Option<&[(usize, usize)]>) -> Result<Numbers> {
-    let values = Numbers::join(columns.iter().map(|column| column.values.as_ref()))?;
+    let values = Numbers::join(
+        columns.first().map_or("", |column| &column.name),
+        columns.iter().map(|column| column.values.as_ref()),
+    )?;
     let width = columns.first().and_then(|column| column.width).unwrap_or(1);
     let Some(nodes) = nodes else { return Ok(values) };
     let mut begins = Vec::with_capacity(parts.len());

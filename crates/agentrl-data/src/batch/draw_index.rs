@@ -364,5 +364,5 @@ pub(super) fn row_of(ids: &[i64], id: i64) -> Option<usize> {
 }
 
 fn broken(message: String) -> Error {
-    Error::new(ErrorKind::Corrupt, message)
+    Error::new(ErrorKind::Corrupt, format!("{message}; restore the batch from a copy"))
 }

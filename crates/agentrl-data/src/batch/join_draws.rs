@@ -75,7 +75,7 @@ impl Batch {
             if let Some(draw) = again {
                 let id = all_drawn.get(draw as usize).ok_or_else(|| {
                     Error::invalid(format!(
-                        "trajectory_ids[{place}] is {id}, but the batch has {} draws; -1 - i refers to the \
+                        "trajectory_ids[{place}] is {id}, but the batch has {} draws; give an id, or -1 - i for the \
                          trajectory of draw i",
                         all_drawn.len()
                     ))
@@ -83,7 +83,7 @@ impl Batch {
                 trajectory_ids.push(*id);
             } else if stored_ids.binary_search(&id).is_err() {
                 return Err(Error::invalid(format!(
-                    "trajectory_ids[{place}] is {id}, which stored does not have; give stored=store.trajectory_batch(draws.trajectory_ids)"
+                    "trajectory_ids[{place}] is {id}, which is not in stored; give stored=store.trajectory_batch(draws.trajectory_ids)"
                 )));
             } else {
                 trajectory_ids.push(id);
@@ -168,7 +168,7 @@ impl Batch {
             })?;
             if taken.insert(row, place).is_some() {
                 return Err(Error::invalid(format!(
-                    "replaces[{place}] is {draw}, which another draw replaces already"
+                    "replaces[{place}] is {draw}, which another draw replaces too; replace each draw at most once"
                 )));
             }
         }
@@ -232,13 +232,15 @@ fn check_lengths(new: &JoinedDraws<'_>) -> Result<()> {
     ];
     let columns = new.columns.iter().map(|(name, values)| (name.as_str(), values.len()));
     if let Some((name, length)) = lengths.into_iter().chain(columns).find(|&(_, length)| length != count) {
-        return Err(Error::invalid(format!("{name} has {length} values for {count} trajectory_ids; give one each")));
+        return Err(Error::invalid(format!(
+            "{name} has {length} values for {count} trajectory_ids; give one for each"
+        )));
     }
     let codes =
         [("source", new.source, Source::NAMES.len()), ("old_logprob", new.old_logprob, OldLogprob::NAMES.len())];
     for (name, values, known) in codes {
         if let Some(place) = values.iter().position(|&code| usize::from(code) >= known) {
-            return Err(Error::invalid(format!("{name}[{place}] is {}; codes are below {known}", values[place])));
+            return Err(Error::invalid(format!("{name}[{place}] is {}; give codes below {known}", values[place])));
         }
     }
     Ok(())

@@ -26,6 +26,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
+use arrow_schema::{FieldRef, Schema};
 
 pub use column::{Column, Level, Numbers};
 pub use concat::NewDraws;
@@ -101,7 +102,7 @@ impl Batch {
             if expected.fields() != found.fields() {
                 return Err(Error::new(
                     ErrorKind::Schema,
-                    format!("table {} has columns {found:?}; format v4 has {expected:?}", table.name()),
+                    format!("table {} {}", table.name(), columns_differ(&found, &expected)),
                 ));
             }
         }
@@ -169,9 +170,13 @@ impl Batch {
     pub fn reward_components(&self) -> Result<Option<Vec<String>>> {
         let schema = self.steps().schema();
         let names = schema.metadata().get(REWARD_COMPONENTS).map(|names| serde_json::from_str(names));
-        names
-            .transpose()
-            .map_err(|error| Error::corrupt("the names of reward components are not a JSON list").with_source(error))
+        names.transpose().map_err(|error| {
+            let text = schema.metadata().get(REWARD_COMPONENTS).map_or("", String::as_str);
+            Error::corrupt(format!(
+                "table steps: metadata {REWARD_COMPONENTS} is {text:.100}, not a JSON list of names ({error}); restore \
+                 the batch from a copy"
+            ))
+        })
     }
 
     /// Return the declared facts of its steps and trajectories.
@@ -213,8 +218,8 @@ impl Batch {
             }
         }
         Err(Error::not_found(format!(
-            "the batch does not have blob {}; hashes are in column blobs of batch.nodes, and a batch that was pickled \
-             after it was read from a store has no contents: read it with store.batch again",
+            "the batch does not have blob {}; take hashes from column blobs of batch.nodes. A pickled batch of a store \
+             has no blobs: read it with store.batch again",
             hex(hash)
         )))
     }
@@ -250,6 +255,23 @@ impl Batch {
         batch.source.insert(key.to_owned(), value.to_owned());
         batch
     }
+}
+
+/// Describe the first column in which the columns of a table differ from those of the format.
+fn columns_differ(found: &Schema, expected: &Schema) -> String {
+    let shown = |field: Option<&FieldRef>| {
+        field.map_or_else(
+            || "no column".to_owned(),
+            |field| {
+                let nullable = if field.is_nullable() { ", nullable" } else { "" };
+                format!("{:?} ({}{nullable})", field.name(), field.data_type())
+            },
+        )
+    };
+    let (found, expected) = (found.fields(), expected.fields());
+    let count = found.len().max(expected.len());
+    let place = (0..count).find(|&place| found.get(place) != expected.get(place)).unwrap_or_default();
+    format!("has {} as column {place}; give {}, as in format v4", shown(found.get(place)), shown(expected.get(place)))
 }
 
 /// Return a hash in hexadecimal.

@@ -116,7 +116,7 @@ impl Plan {
     fn sequences_of(&self, index: usize) -> Result<&[usize]> {
         let count = self.len();
         self.packs.get(index).map(Vec::as_slice).ok_or_else(|| {
-            Error::not_found(format!("pack {index} does not exist; the plan has {count}, numbered from 0"))
+            Error::not_found(format!("pack {index} does not exist; give an index below the {count} packs of the plan"))
         })
     }
 

@@ -117,7 +117,9 @@ impl Batch {
     fn trained(&self, given: Option<&[bool]>) -> Result<Vec<bool>> {
         let Some(given) = given else {
             let Numbers::U8(trainable) = self.column("trainable", Level::Token)? else {
-                return Err(Error::invalid("column \"trainable\" is not a mask of 0 and 1".to_owned()));
+                return Err(Error::invalid(
+                    "column \"trainable\" is not of type uint8; give a mask of 0 and 1 as uint8 or bool".to_owned(),
+                ));
             };
             return Ok(trainable.iter().map(|&trainable| trainable != 0).collect());
         };
@@ -130,7 +132,7 @@ impl Batch {
         let first = actions.of(0..actions.len()).find(|at| given[at.token] && at.position == 0);
         if let Some(token) = first.map(|at| at.token) {
             return Err(Error::invalid(format!(
-                "trained[{token}] is true, but nothing comes before this token that could predict it; make it false"
+                "trained[{token}] is true, but no token before it can predict it; make it false"
             )));
         }
         Ok(given.to_vec())

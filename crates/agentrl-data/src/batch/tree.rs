@@ -34,7 +34,9 @@ impl Tree {
     /// Return the row of a node.
     pub fn row(&self, node: i64) -> Result<u32> {
         let row = row_of(&self.nodes, node).map(|row| row as u32);
-        row.ok_or_else(|| Error::not_found(format!("node {node} is not in the tree")))
+        row.ok_or_else(|| {
+            Error::not_found(format!("node {node} is not in the tree; give an id of column node_id of batch.nodes"))
+        })
     }
 
     /// Id of the parent of each node; -1 for a root.
@@ -99,7 +101,12 @@ impl Batch {
             }
             let parent = parents.value(node);
             let found = row_of(ids.values(), parent).map(|row| row as i64);
-            found.ok_or_else(|| Error::corrupt(format!("node {parent}, a parent, is not in the batch")))
+            found.ok_or_else(|| {
+                Error::corrupt(format!(
+                    "node {}: its parent, node {parent}, is not in the batch; restore the batch from a copy",
+                    ids.value(node)
+                ))
+            })
         };
         let parents = (0..ids.len()).map(row).collect::<Result<Vec<_>>>()?;
         Tree::new(ids.values().to_vec(), &parents)

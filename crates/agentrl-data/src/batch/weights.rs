@@ -36,7 +36,9 @@ impl Batch {
         let valid: Vec<bool> =
             chosen.iter().enumerate().map(|(draw, &chosen)| chosen && options.valid.is_none_or(|v| v[draw])).collect();
         let Numbers::U8(mut trainable) = self.column("trainable", Level::Token)? else {
-            return Err(Error::invalid("column \"trainable\" is not a mask of 0 and 1".to_owned()));
+            return Err(Error::invalid(
+                "column \"trainable\" is not of type uint8; give a mask of 0 and 1 as uint8 or bool".to_owned(),
+            ));
         };
         if let Some(keep) = options.keep {
             if keep.len() != trainable.len() {
@@ -102,7 +104,9 @@ impl Batch {
                 ))
             })?;
             if std::mem::replace(entry, true) {
-                return Err(Error::invalid(format!("{argument}[{place}] is {draw} once more; give each draw once")));
+                return Err(Error::invalid(format!(
+                    "{argument}[{place}] is {draw}, which is given twice; give each draw once"
+                )));
             }
         }
         Ok(chosen)

@@ -27,7 +27,7 @@ impl Forest {
     pub fn adopt(&mut self, group: u32, batch: &Batch, trajectory: i64, source: Option<Source>) -> Result<Handle> {
         if source == Some(Source::Fresh) {
             return Err(Error::invalid(
-                "source is \"fresh\", but a stored trajectory is not; use \"replay\" or another one",
+                "source is \"fresh\", but the trajectory is stored; use \"replay\" or another source",
             ));
         }
         let facts = batch.facts()?;
@@ -42,7 +42,9 @@ impl Forest {
         let base = self.base.max(batch.base()).max(batch.next_ids()?);
         let entry = self.of_number_mut(group)?;
         if entry.adopted.trajectories.contains_key(&trajectory) {
-            return Err(Error::invalid(format!("trajectory {trajectory} was adopted by group {group} already")));
+            return Err(Error::invalid(format!(
+                "trajectory {trajectory} was adopted by group {group} already; use the handle that adopt returned"
+            )));
         }
         let adopted = entry.adopt(batch, trajectory, source)?;
         let paths = entry.trajectories[adopted].tips().flat_map(|tip| entry.path(Some(tip)));
@@ -60,7 +62,11 @@ impl Forest {
 impl Group {
     fn adopt(&mut self, batch: &Batch, id: i64, source: Option<Source>) -> Result<usize> {
         let index = Index::new(batch.tables())?;
-        let row = index.row(id).ok_or_else(|| Error::not_found(format!("trajectory {id} is not in the batch")))?;
+        let row = index.row(id).ok_or_else(|| {
+            Error::not_found(format!(
+                "trajectory {id} is not in the batch; give an id of column trajectory_id of batch.trajectories"
+            ))
+        })?;
         let contexts = index.contexts(row)?;
         let nodes: BTreeSet<usize> = contexts.iter().flat_map(|context| &context.path).map(|node| node.row).collect();
         let steps = contexts.first().map_or(0, |context| context.steps.start)
@@ -158,7 +164,7 @@ struct Reader<'a> {
 }
 
 fn corrupt(what: &str, code: u8) -> Error {
-    Error::corrupt(format!("{what} {code} is unknown to this version"))
+    Error::corrupt(format!("{what} {code} is unknown to this version; install a newer agentrl_core"))
 }
 
 fn optional<T: Copy>(array: &dyn Array, row: usize, value: impl Fn(usize) -> T) -> Option<T> {
@@ -254,7 +260,9 @@ impl<'a> Reader<'a> {
             let row = index.node_row(id);
             let place = row.and_then(|row| context.path.binary_search_by_key(&row, |node| node.row).ok());
             place.map(|place| context.path[place]).map(|node| (local[&node.row], node.used as u32)).ok_or_else(|| {
-                Error::corrupt(format!("a step names node {id}, which is not on the path of its trajectory"))
+                Error::corrupt(format!(
+                    "a step names node {id}, which is not on the path of its trajectory; restore the batch from a copy"
+                ))
             })
         };
         let (first_node, _) = on_path(i64s(steps, "first_node_id")?.value(row))?;

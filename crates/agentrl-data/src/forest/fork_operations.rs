@@ -83,7 +83,9 @@ impl Forest {
         let taken = parent.forks.get(&(point.context, point.position));
         if let Some(first) = ordinal {
             let last = first.checked_add(count - 1);
-            let last = last.ok_or_else(|| Error::invalid(format!("ordinal is {first}; it must fit 32 bits")))?;
+            let last = last.ok_or_else(|| {
+                Error::invalid(format!("ordinal is {first}; give a smaller number, so that all ordinals fit 32 bits"))
+            })?;
             if let Some(found) = taken.and_then(|taken| taken.given.range(first..=last).next()) {
                 return Err(Error::invalid(format!(
                     "ordinal {found} was given to another fork of trajectory {trajectory} at the same token; give each its own"
@@ -105,7 +107,7 @@ impl Forest {
     fn episode_of(&self, trajectory: Handle, key: GroupHandle) -> Result<Handle> {
         if split(trajectory).0 != key {
             return Err(Error::invalid(format!(
-                "episode is {trajectory}, a trajectory of another group; those of an episode are forked together"
+                "episode is {trajectory}, a trajectory of another group; give one of the group of the fork"
             )));
         }
         Ok(self.trajectory(trajectory)?.episode.unwrap_or(trajectory))
@@ -137,15 +139,13 @@ impl Forest {
         let ((key, index), (other, by_index)) = (split(trajectory), split(by));
         let (old, new) = (self.trajectory(trajectory)?, self.trajectory(by)?);
         if key != other || index == by_index {
-            return Err(Error::invalid(format!("by is {by}; a trajectory is replaced by another one of its group")));
+            return Err(Error::invalid(format!("by is {by}; give another trajectory of the same group")));
         }
         if old.stored.is_some() {
             return Err(stored(trajectory));
         }
         if new.status == Status::Pruned {
-            return Err(Error::invalid(format!(
-                "by is {by}, which was pruned; replace by one that is still in the tree"
-            )));
+            return Err(Error::invalid(format!("by is {by}, which was pruned; give one that is still in the tree")));
         }
         self.group_mut(trajectory)?.take_out(index, Note::ReplacedBy(by_index));
         Ok(())
@@ -161,7 +161,9 @@ impl Forest {
             return Err(stored(trajectory));
         }
         if gradient_only && entry.status == Status::Pruned {
-            return Err(Error::invalid(format!("trajectory {trajectory} is pruned, so it has no gradient")));
+            return Err(Error::invalid(format!(
+                "trajectory {trajectory} is pruned, so it has no gradient; give one that is still in the tree"
+            )));
         }
         let group = self.group_mut(trajectory)?;
         if gradient_only {
@@ -188,7 +190,9 @@ impl Forest {
         let group = self.group(prefix)?;
         self.group(suffix)?;
         if key != other {
-            return Err(Error::invalid(format!("suffix is {suffix}; splice joins trajectories of one group")));
+            return Err(Error::invalid(format!(
+                "suffix is {suffix}, a trajectory of another group; give one of the group of prefix"
+            )));
         }
         let point = group.locate(prefix, node, end)?;
         let part = group.part(suffix, from, start)?;
@@ -228,7 +232,7 @@ impl Forest {
         }
         if i32::try_from(tokens.len()).is_err() {
             return Err(Error::overflow(format!(
-                "tokens has {} values; a path has at most {}",
+                "tokens has {} values; give at most {}, the longest path",
                 tokens.len(),
                 i32::MAX
             )));
@@ -273,7 +277,7 @@ impl Forest {
 }
 
 fn stored(trajectory: Handle) -> Error {
-    Error::invalid(format!("trajectory {trajectory} is stored, and what is stored never changes; fork it instead"))
+    Error::invalid(format!("trajectory {trajectory} is stored, and stored trajectories never change; fork it instead"))
 }
 
 impl Group {
@@ -308,7 +312,9 @@ impl Group {
             (Some(used), Some(end)) => Error::invalid(format!(
                 "end is {end}, but trajectory {trajectory} uses {used} tokens of node {node}; use 0 to {used}"
             )),
-            _ => Error::not_found(format!("node {node} is not on the path of trajectory {trajectory}")),
+            _ => Error::not_found(format!(
+                "node {node} is not on the path of trajectory {trajectory}; give a node of its path"
+            )),
         })
     }
 
@@ -366,8 +372,9 @@ impl Group {
         let entry: &Trajectory = &self.trajectories[index];
         let path = self.path(entry.tip);
         let first = path.iter().position(|&(node, _)| handle(key, node) == from);
-        let first =
-            first.ok_or_else(|| Error::not_found(format!("node {from} is not on the path of trajectory {suffix}")))?;
+        let first = first.ok_or_else(|| {
+            Error::not_found(format!("node {from} is not on the path of trajectory {suffix}; give a node of its path"))
+        })?;
         let (node, used) = path[first];
         if start >= used {
             return Err(Error::invalid(format!(
@@ -420,7 +427,7 @@ impl Part {
         if before.checked_add(length).is_some_and(|length| i32::try_from(length).is_ok()) {
             return Ok(());
         }
-        Err(Error::overflow(format!("the trajectory would grow over {} tokens", i32::MAX)))
+        Err(Error::overflow(format!("the new trajectory would have more than {} tokens; join shorter parts", i32::MAX)))
     }
 }
 

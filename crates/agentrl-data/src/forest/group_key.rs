@@ -20,7 +20,11 @@ impl GroupKey {
             return Err(Error::invalid("key is empty; give the numbers that identify the group"));
         }
         if let Some(place) = words.iter().position(|&word| i64::try_from(word).is_err()) {
-            return Err(Error::invalid(format!("key[{place}] is {}; it must be at most {}", words[place], i64::MAX)));
+            return Err(Error::invalid(format!(
+                "key[{place}] is {}; give a number of at most {}",
+                words[place],
+                i64::MAX
+            )));
         }
         Ok(Self(words.to_vec()))
     }

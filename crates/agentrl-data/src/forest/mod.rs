@@ -156,14 +156,14 @@ impl Forest {
 
     fn add_keyed(&mut self, group: u32, task_id: &str, origin: GroupKey) -> Result<()> {
         if group > i32::MAX as u32 {
-            return Err(Error::invalid(format!("group is {group}; it must be at most {}", i32::MAX)));
+            return Err(Error::invalid(format!("group is {group}; give a number of at most {}", i32::MAX)));
         }
         if self.keys.contains_key(&group) {
             return Err(Error::invalid(format!("group {group} exists already; give each group its own number")));
         }
         if let Some(other) = self.order.get(&origin).and_then(|key| self.groups.get(key)) {
             return Err(Error::invalid(format!(
-                "key {:?} of group {group} is that of group {}; give each group its own",
+                "key {:?} of group {group} is already the key of group {}; give each group its own",
                 origin.words(),
                 other.number
             )));
@@ -265,7 +265,7 @@ impl Forest {
             if begin.checked_add(count).is_none_or(|last| last > end) {
                 return Err(Error::invalid(format!(
                     "columns[{name:?}] has {count} rows from position {begin} on, but the path has {end} tokens; give \
-                     rows of these"
+                     rows for these tokens only"
                 )));
             }
             types.insert(name.clone(), of);
@@ -296,7 +296,7 @@ impl Forest {
             let (of, node) = split(origin);
             if of != group.key || node >= group.nodes.len() {
                 return Err(Error::not_found(format!(
-                    "origin is {origin}, which is not a node of group {}",
+                    "origin is {origin}, which is not a node of group {}; give a node of this group",
                     group.number
                 )));
             }
@@ -304,7 +304,10 @@ impl Forest {
         self.check_blobs(&new.blobs)?;
         let length = group.position(group.trajectories[index].tip) as usize + new.tokens.len();
         i32::try_from(length).map(drop).map_err(|_| {
-            Error::new(ErrorKind::Overflow, format!("trajectory {trajectory} would grow over {} tokens", i32::MAX))
+            Error::new(
+                ErrorKind::Overflow,
+                format!("trajectory {trajectory} would have more than {} tokens; finish it", i32::MAX),
+            )
         })
     }
 
@@ -356,13 +359,16 @@ impl Forest {
         for (name, value) in [("in_round", Some(decision.round)), ("ordinal", decision.ordinal), ("end", decision.end)]
         {
             if let Some(value) = value.filter(|&value| i32::try_from(value).is_err()) {
-                return Err(Error::invalid(format!("{name} is {value}; it must be at most {}", i32::MAX)));
+                return Err(Error::invalid(format!("{name} is {value}; give a number of at most {}", i32::MAX)));
             }
         }
         let parts = [("node", decision.node, group.nodes.len()), ("result", decision.result, group.trajectories.len())];
         for (name, found, count) in parts {
             if let Some(found) = found.filter(|&found| split(found).0 != group.key || split(found).1 >= count) {
-                return Err(Error::not_found(format!("{name} is {found}, which is not in group {}", group.number)));
+                return Err(Error::not_found(format!(
+                    "{name} is {found}, which is not in group {}; give a handle of this group",
+                    group.number
+                )));
             }
         }
         self.group_mut(decision.trajectory)?.decisions.push(decision);
@@ -455,7 +461,7 @@ fn unknown(trajectory: Handle, in_live_group: bool) -> Error {
     let why = if in_live_group {
         "it was never started; use a handle that start or fork returned"
     } else {
-        "its group was frozen, or it is a handle of another forest; use handles that this forest gave, of groups that are live"
+        "its group was frozen, or the handle is of another forest; use a handle that this forest returned for a live group"
     };
     Error::not_found(format!("trajectory {trajectory} is not in the forest: {why}"))
 }

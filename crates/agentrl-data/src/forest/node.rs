@@ -131,11 +131,11 @@ impl NewNode {
         let count = self.tokens.len();
         if count == 0 {
             let what = if self.kind == Kind::Action { "an action" } else { "a node" };
-            return Err(Error::invalid(format!("tokens is empty; {what} has at least one token")));
+            return Err(Error::invalid(format!("tokens is empty; give {what} at least one token")));
         }
         if let Some(index) = self.tokens.iter().position(|&token| token < 0) {
             return Err(Error::invalid(format!(
-                "tokens[{index}] is {}; token ids are zero or greater",
+                "tokens[{index}] is {}; give token ids of at least 0",
                 self.tokens[index]
             )));
         }
@@ -153,7 +153,7 @@ impl NewNode {
         }
         if self.logprobs.is_some() && self.kind != Kind::Action {
             return Err(Error::invalid(format!(
-                "logprobs is given for kind {:?}; only an action has behaviour log-probs",
+                "logprobs is given for kind {:?}, but only an action has log-probs; leave it out",
                 self.kind
             )));
         }
@@ -162,7 +162,7 @@ impl NewNode {
         for (index, &value) in self.logprobs.iter().flatten().enumerate().filter(|&(index, _)| trains(index)) {
             if !value.is_finite() || value > LOGPROB_TOLERANCE {
                 return Err(Error::invalid(format!(
-                    "logprobs[{index}] is {value}; a behaviour log-prob is finite and at most 0 (mask the token with trainable=0 if it is unusable)"
+                    "logprobs[{index}] is {value}; give a finite number of at most 0, or mask the token with trainable=0"
                 )));
             }
         }
@@ -178,7 +178,7 @@ impl NewNode {
         }
         if self.kind != Kind::Action && self.trainable.iter().flatten().any(|&value| value != 0) {
             return Err(Error::invalid(format!(
-                "trainable marks tokens of kind {:?}; only tokens of an action can be trained",
+                "trainable marks tokens of kind {:?}, but only an action can be trained; leave it out",
                 self.kind
             )));
         }

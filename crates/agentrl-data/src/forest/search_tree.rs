@@ -106,13 +106,19 @@ impl SearchTree {
         let entered = array(steps, "state_key")?.as_fixed_size_binary();
         let finals = array(rows, "final_state_key")?.as_fixed_size_binary();
         let (terminated, truncated) = (u8s(steps, "terminated")?, u8s(steps, "truncated")?);
-        let state =
-            |bytes: &[u8]| bytes.try_into().map(key).map_err(|_| Error::corrupt("a state key has not 16 bytes"));
+        let state = |bytes: &[u8]| {
+            bytes.try_into().map(key).map_err(|_| {
+                let found = bytes.len();
+                Error::corrupt(format!("a state key has {found} bytes, needs 16; restore the batch from a copy"))
+            })
+        };
         let mut tree = Self::default();
         for row in (0..rows.num_rows()).filter(|&row| groups.value(row) == group) {
             let code = endings.value(row);
             let status = Status::from_code(code);
-            let status = status.ok_or_else(|| Error::corrupt(format!("status {code} is unknown to this version")))?;
+            let status = status.ok_or_else(|| {
+                Error::corrupt(format!("status {code} is unknown to this version; install a newer agentrl_core"))
+            })?;
             let success = !successes.is_null(row) && successes.value(row) != 0;
             let contexts = index.contexts(row)?;
             let all: Vec<usize> = contexts.iter().flat_map(|context| context.steps.clone()).collect();
@@ -156,7 +162,7 @@ impl SearchTree {
     /// Read the changes of a live group since the last read.
     fn read(&mut self, group: &Group) -> Result<()> {
         if *self.key.get_or_insert(group.key) != group.key {
-            return Err(Error::invalid("the tree is that of another group; follow each group with a tree of its own"));
+            return Err(Error::invalid("the search tree follows another group; use one search tree for each group"));
         }
         let mut waiting = std::mem::take(&mut self.grafted);
         waiting.extend(self.rows.len()..group.trajectories.len());
@@ -292,7 +298,7 @@ impl Forest {
         let known = tree.rows.len();
         if tree.key != Some(key) || tree.rows.get(index).is_some_and(|rows| !rows.is_empty()) {
             return Err(Error::invalid(format!(
-                "trajectory {trajectory} has turns in the tree; graft it when it is new"
+                "trajectory {trajectory} already has turns in the tree; graft it before its first turn"
             )));
         }
         let path = tree.search.path(turn)?;

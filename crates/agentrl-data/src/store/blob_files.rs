@@ -86,10 +86,16 @@ pub(super) fn remove_unfinished(fs: &dyn Fs, store: &Path) -> Result<()> {
 pub(super) fn check_blobs(blobs: &Blobs) -> Result<()> {
     if let Some((hash, content)) = blobs.iter().find(|(_, content)| content.len() as u64 > MAX_FILE_BYTES) {
         let bytes = content.len();
-        return Err(Error::invalid(format!("blob {} has {bytes} bytes, but can have {MAX_FILE_BYTES}", hex(hash))));
+        return Err(Error::invalid(format!(
+            "blob {} has {bytes} bytes; divide it into blobs of at most {MAX_FILE_BYTES}",
+            hex(hash)
+        )));
     }
     match blobs.iter().find(|(hash, content)| Sha256::digest(content)[..] != hash[..]) {
         None => Ok(()),
-        Some((hash, _)) => Err(Error::invalid(format!("the content of blob {} has another SHA-256", hex(hash)))),
+        Some((hash, _)) => Err(Error::invalid(format!(
+            "the content of blob {} has another SHA-256; add it again with add_blob",
+            hex(hash)
+        ))),
     }
 }

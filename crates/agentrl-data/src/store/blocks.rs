@@ -105,7 +105,9 @@ impl BlockIndex {
         let parts = Parts::of(&name, &footer.schema)?;
         let corrupt = |why: &str| {
             let end = begin + bytes.len() as u64;
-            Error::corrupt(format!("{name} has a footer (bytes {begin} to {end}) that contradicts itself: {why}"))
+            Error::corrupt(format!(
+                "{name} has a footer (bytes {begin} to {end}) that contradicts itself: {why}; restore the file from a copy"
+            ))
         };
         let blocks = if let Some(listed) = listed {
             listed
@@ -151,7 +153,9 @@ impl BlockIndex {
         let name = path.display().to_string();
         let rows = self.footer.rows(&name, block, bytes, self.begin(block), None)?;
         if rows.num_rows() as u64 != self.blocks[block].rows {
-            return Err(Error::corrupt(format!("the rows in block {block} of {name} do not match its footer")));
+            return Err(Error::corrupt(format!(
+                "the rows in block {block} of {name} do not match its footer; restore the file from a copy"
+            )));
         }
         match &self.parts {
             None => Ok(vec![rows]),

@@ -113,7 +113,9 @@ impl Store {
         if count == rows.iter().map(|rows| rows.end - rows.start).sum::<u64>() {
             Ok(found)
         } else {
-            Err(Error::not_found(format!("rows of {name} were removed; open the store again")))
+            Err(Error::not_found(format!(
+                "rows of {name} were removed since this store was opened; call refresh(), or open it again"
+            )))
         }
     }
 }
@@ -164,7 +166,9 @@ fn columns_of(
             read_run(fs, path, index, run, |block, bytes| {
                 let all = index.footer.rows(&name, block, bytes, index.begin(block), Some(&places))?;
                 if all.num_rows() as u64 != index.blocks[block].rows {
-                    return Err(Error::corrupt(format!("the rows in block {block} of {name} do not match its footer")));
+                    return Err(Error::corrupt(format!(
+                        "the rows in block {block} of {name} do not match its footer; restore the file from a copy"
+                    )));
                 }
                 let first = begin(block);
                 parts.extend(of_block(block).map(|range| {

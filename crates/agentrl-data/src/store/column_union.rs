@@ -142,14 +142,17 @@ impl Parts {
     pub(super) fn of(name: &str, schema: &Schema) -> Result<Option<Self>> {
         let Some(text) = schema.metadata().get(PARTS_KEY) else { return Ok(None) };
         let parts = serde_json::from_str(text);
-        parts
-            .map(Some)
-            .map_err(|error| Error::corrupt(format!("the parts of {name} do not match its metadata: {error}")))
+        parts.map(Some).map_err(|error| {
+            Error::corrupt(format!(
+                "the parts of {name} do not match its metadata ({error}); restore the file from a copy"
+            ))
+        })
     }
 
     /// Return rows that begin with row `from` of the file, divided into parts with their original columns.
     pub(super) fn divide(&self, name: &str, rows: &RecordBatch, from: u64) -> Result<Vec<RecordBatch>> {
-        let corrupt = || Error::corrupt(format!("the parts of {name} do not match its metadata"));
+        let corrupt =
+            || Error::corrupt(format!("the parts of {name} do not match its metadata; restore the file from a copy"));
         let (mut divided, mut begin, mut at) = (Vec::new(), 0_u64, 0_usize);
         for &(number, count) in &self.rows {
             let end = begin.checked_add(count).ok_or_else(corrupt)?;

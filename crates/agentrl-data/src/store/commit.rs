@@ -163,7 +163,7 @@ impl Store {
             }
             if base > next {
                 return Err(Error::invalid(format!(
-                    "the batch takes rows with {name} below {base} for stored ones, but the store has ids below {next}; \
+                    "the batch expects stored rows with {name} below {base}, but the store only has ids below {next}; \
                      append it to the store that it came from"
                 )));
             }
@@ -204,7 +204,9 @@ impl Store {
     fn check_row_types(&mut self, batch: &Batch) -> Result<RowTypes> {
         let known = self.writable()?.row_types.clone();
         token_columns::united(known, &batch.row_types()?).map_err(|error| {
-            Error::invalid(format!("the store and the batch do not go together: {error}, or write to another store"))
+            Error::invalid(format!(
+                "the token columns of the batch do not fit the store: {error}, or write to another store"
+            ))
         })
     }
 
@@ -263,8 +265,8 @@ impl Store {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "the batch has {} draws that are not the {} draws appended for iteration {iteration}; close it with the batch \
-             that was appended, with all its draws in their order",
+            "the batch has {} draws that differ from the {} draws appended for iteration {iteration}; close the iteration \
+             with the appended batch, with all its draws in their order",
             batch.num_draws(),
             expected.len()
         )))
@@ -278,7 +280,7 @@ impl Store {
             None => Err(Error::invalid(format!("{path} is open for reading only; open it with Store.open to write"))),
             Some(Writer { poisoned: Some(why), .. }) => Err(Error::io(
                 format!(
-                    "{path} cannot be written any more because a write failed: {why}; what was durable before is safe: \
+                    "{path} cannot be written any more because a write failed: {why}; earlier commits are safe: \
                      close it and open it again"
                 ),
                 std::io::ErrorKind::Other.into(),
@@ -476,9 +478,9 @@ fn not_stored(name: &str, ids: &[i64]) -> Error {
     let some = ids.iter().take(5).map(i64::to_string).collect::<Vec<_>>().join(", ");
     let more = if ids.len() > 5 { format!(" and {} more", ids.len() - 5) } else { String::new() };
     Error::invalid(format!(
-        "the batch takes {name} {some}{more} for rows of this store, which has others or none under these ids; append the \
-         batch that they come from first (store.rebase(batch)), and take them from what the store gives: \
-         store.trajectory_batch(ids), store.batch(iteration)"
+        "the batch uses stored rows with {name} {some}{more}, but the rows of this store differ or are missing; append the \
+         batch they come from first (store.rebase(batch)), or read them from this store with \
+         store.trajectory_batch(ids) or store.batch(iteration)"
     ))
 }
 

@@ -25,8 +25,8 @@ impl Store {
         self.settle()?;
         if iteration > self.head.iteration {
             return Err(Error::invalid(format!(
-                "iteration is {iteration}, but only the {} iterations that are closed can be dropped",
-                self.head.iteration
+                "iteration is {iteration}, but only {closed} iterations are closed and can be dropped; give at most {closed}",
+                closed = self.head.iteration
             )));
         }
         if iteration <= self.head.dropped {

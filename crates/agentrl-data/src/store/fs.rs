@@ -88,7 +88,8 @@ pub(crate) fn failed(what: &str, path: &Path) -> impl FnOnce(io::Error) -> Error
 
 /// Return the error of a file that a manifest lists and that does not exist.
 pub(crate) fn missing(path: &Path) -> Error {
-    failed("find", path)(io::ErrorKind::NotFound.into())
+    let error = io::ErrorKind::NotFound.into();
+    Error::io(format!("{} is missing, but the manifest lists it; restore it from a copy", path.display()), error)
 }
 
 /// Largest number of bytes to read at once. A limit is needed, because a sparse file can have any length.
@@ -104,15 +105,15 @@ pub(crate) fn read_whole(fs: &dyn Fs, path: &Path, most: u64) -> io::Result<Buff
 }
 
 fn too_long(length: u64, most: u64) -> io::Error {
-    io::Error::new(io::ErrorKind::FileTooLarge, format!("it claims {length} bytes, where no more than {most} can be"))
+    io::Error::new(io::ErrorKind::FileTooLarge, format!("it has {length} bytes, more than the {most} supported"))
 }
 
 /// Reject a folder that is a link: the store must not replace or remove files in the folder that it points to.
 pub(crate) fn refuse_link(fs: &dyn Fs, folder: &Path) -> Result<()> {
     if fs.is_link(folder).map_err(failed("look at", folder))? {
         return Err(Error::invalid(format!(
-            "{} is a link to another folder, which a writer must not change; replace the link by the folder, or \
-             open the store read-only",
+            "{} is a link to another folder, and a writer must not change that folder; replace the link by the \
+             folder, or open the store read-only",
             folder.display()
         )));
     }
@@ -122,8 +123,8 @@ pub(crate) fn refuse_link(fs: &dyn Fs, folder: &Path) -> Result<()> {
 /// Return the error of a writer that is not the only one.
 pub(crate) fn other_writer(path: &Path) -> Error {
     Error::busy(format!(
-        "{} is there already: another process has written this store since it was opened here, although its file lock is \
-         held here; nothing of this commit counts: close the store, and open it again when the other one is closed",
+        "{} exists already: another process has written this store since it was opened here, despite the file lock. This \
+         commit is discarded; close the store, and open it again when the other process has closed it",
         path.display()
     ))
 }
@@ -162,8 +163,8 @@ pub(crate) fn writer_lock(fs: &dyn Fs, path: &Path) -> Result<Box<dyn Any + Send
         io::ErrorKind::Unsupported => Error::new(
             crate::ErrorKind::Unsupported,
             format!(
-                "the file system of {} has no locks ({error}), so two writers could not be told apart; write the run to a \
-                 local disk, or mount the network disk with locking",
+                "the file system of {} has no locks ({error}), so a second writer would not be noticed; write the run \
+                 to a local disk, or mount the network disk with locking",
                 path.display()
             ),
         ),
@@ -379,7 +380,7 @@ mod disk {
         let file = options.custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
         let data = file.metadata()?;
         if !data.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
         }
         Ok((file, data.len()))
     }

@@ -180,7 +180,7 @@ impl Manifest {
                         return Ok(Some(manifest));
                     }
                     return Err(Error::corrupt(format!(
-                        "{} is the manifest of commit {}; restore it from a copy",
+                        "{} contains the manifest of commit {}; restore it from a copy",
                         path.display(),
                         manifest.head.version
                     )));

@@ -128,8 +128,9 @@ impl Store {
 
     /// Open a store for reading the rows that another [`Store`] saw when its [`snapshot`](Store::snapshot) was taken.
     pub fn open_snapshot(path: &Path, snapshot: &str) -> Result<Self> {
-        let head: Head = serde_json::from_str(snapshot)
-            .map_err(|error| Error::invalid(format!("snapshot is not one of Store.snapshot: {error}")))?;
+        let head: Head = serde_json::from_str(snapshot).map_err(|error| {
+            Error::invalid(format!("snapshot is not a text that Store.snapshot returned ({error}); give such a text"))
+        })?;
         let store = Self::open_read_only(path)?;
         if store.head.version < head.version {
             return Err(Error::not_found(format!(

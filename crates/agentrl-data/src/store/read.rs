@@ -96,7 +96,7 @@ impl Store {
         if iteration < self.head.dropped || of(WriteKind::Batch).next().is_none() {
             return Err(Error::not_found(format!(
                 "the store has no training batch of iteration {iteration}; {} iterations are closed, those from {} on are \
-                 kept",
+                 kept: give one of these",
                 self.head.iteration, self.head.dropped
             )));
         }
@@ -159,7 +159,7 @@ impl Store {
         let found = i64s(&trajectories, "trajectory_id")?.values();
         if let Some(missing) = wanted.iter().find(|id| found.binary_search(id).is_err()) {
             return Err(Error::not_found(format!(
-                "the store has no trajectory {missing}; ids are in column trajectory_id of table trajectories, and \
+                "the store has no trajectory {missing}; give ids of column trajectory_id of table trajectories; \
                  those of iterations below {} were dropped",
                 self.head.dropped
             )));
@@ -430,7 +430,7 @@ fn with_later_columns(path: &Path, known: &SchemaRef, rows: RecordBatch) -> Resu
     let later = later.into_iter().flatten().map(|field| Table::later_column(field, rows.num_rows()));
     let later = later.collect::<Option<Vec<_>>>().filter(|later| !later.is_empty());
     let Some(later) = later else {
-        let what = format!("{} has other columns than formats v1 to v4", path.display());
+        let what = format!("{} has other columns than formats v1 to v4; install a newer agentrl_core", path.display());
         return Err(Error::new(ErrorKind::Schema, what));
     };
     let whole = Arc::new(known.as_ref().clone().with_metadata(schema.metadata().clone()));

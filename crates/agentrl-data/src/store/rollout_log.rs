@@ -85,7 +85,7 @@ impl Drop for RolloutLogs {
     /// End the logs. After its store is closed, a log may belong to another writer.
     fn drop(&mut self) {
         for log in self.0.values() {
-            log.end("the store is closed");
+            log.end("the store is closed; open it again");
         }
     }
 }
@@ -188,12 +188,12 @@ impl RecordFile {
         let length = name.len().saturating_add(payload.len());
         if length > MOST_RECORD {
             return Err(Error::invalid(format!(
-                "name and payload have {length} bytes, but a record can have {MOST_RECORD}; divide it"
+                "name and payload have {length} bytes; divide the record into ones of at most {MOST_RECORD} bytes"
             )));
         }
         if self.end + (HEAD.len() + FRAME + length) as u64 > MAX_FILE_BYTES {
             return Err(Error::invalid(format!(
-                "{} has {} bytes and can have {MAX_FILE_BYTES}; commit the iteration's batch, which empties it",
+                "{} has {} bytes of at most {MAX_FILE_BYTES}; commit the iteration's batch, which empties it",
                 self.path.display(),
                 self.end
             )));
@@ -267,7 +267,7 @@ pub(super) struct Scanned {
 pub(super) fn scan(fs: &dyn Fs, path: &Path, length: u64, mut each: impl FnMut(&[u8], &[u8])) -> Result<Scanned> {
     if length > MAX_FILE_BYTES {
         return Err(Error::corrupt(format!(
-            "{} claims {length} bytes, where no more than {MAX_FILE_BYTES} can be; remove it",
+            "{} has {length} bytes, more than the {MAX_FILE_BYTES} supported; remove it",
             path.display()
         )));
     }

@@ -95,7 +95,7 @@ impl StateArray {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "arrays[{path:?}] has {} bytes, which do not match its shape and dtype; give a contiguous array",
+            "arrays[{path:?}] has {} bytes, but its shape and dtype need another number; give a contiguous array",
             self.bytes.len()
         )))
     }
@@ -301,7 +301,7 @@ impl StateRows {
 /// Reject a text that is not JSON or is nested too deep, before anything is written.
 pub(super) fn check_state(state: &str) -> Result<()> {
     serde_json::from_str::<&serde_json::value::RawValue>(state)
-        .map_err(|error| Error::invalid(format!("state is not JSON: {error}")))?;
+        .map_err(|error| Error::invalid(format!("state is not JSON ({error}); give a JSON text")))?;
     let (mut depth, mut deepest, mut is_text, mut is_escaped) = (0_usize, 0, false, false);
     for byte in state.bytes() {
         match byte {
@@ -318,6 +318,6 @@ pub(super) fn check_state(state: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "state is nested {deepest} deep, but can be {STATE_DEPTH}; save what is deeper as a text or a file of its own"
+        "state is nested {deepest} deep, but at most {STATE_DEPTH} is supported; save deeper parts as a text or a file"
     )))
 }

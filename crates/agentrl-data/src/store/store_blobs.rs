@@ -15,7 +15,7 @@ impl Store {
     pub fn blob(&mut self, hash: &[u8; 32]) -> Result<Vec<u8>> {
         self.settle()?;
         read_blob(self.fs.as_ref(), &self.path, hash)?.ok_or_else(|| {
-            Error::not_found(format!("the store has no blob {}; hashes are in column blobs of store.nodes", hex(hash)))
+            Error::not_found(format!("the store has no blob {}; give a hash of column blobs of store.nodes", hex(hash)))
         })
     }
 

@@ -34,7 +34,7 @@ impl Store {
         let ended: BTreeSet<i64> = iterations.collect();
         for iteration in &ended {
             if let Some(log) = self.writer.as_mut().and_then(|writer| writer.rollout_logs.0.remove(iteration)) {
-                log.end(&format!("the batch of iteration {iteration} is committed"));
+                log.end(&format!("the batch of iteration {iteration} is committed; use the log of a later iteration"));
             }
         }
         let fs = self.fs.as_ref();
@@ -69,7 +69,7 @@ impl Store {
             };
             let message = match found {
                 Ok((length, Scanned { end, is_damaged: true })) => {
-                    format!("{} is damaged in bytes {end} to {length}: what is there is left out", path.display())
+                    format!("{} is damaged in bytes {end} to {length}; records there are skipped", path.display())
                 }
                 Ok(_) => continue,
                 Err(error) => error.to_string(),

@@ -89,7 +89,10 @@ impl Store {
             writes.extend_from_slice(i64s(part, "iteration")?.values());
         }
         for (path, array) in &known.arrays {
-            array.check(path).map_err(|error| Error::corrupt(format!("folder {STATES} is incomplete: {error}")))?;
+            array.check(path).map_err(|error| {
+                let what = format!("folder {STATES}: array {path:?} is incomplete; restore the folder from a copy");
+                Error::corrupt(what).with_source(error)
+            })?;
         }
         // The first of these writes wrote the arrays whole, so it is not a change.
         let mut place = 0;

@@ -82,7 +82,11 @@ pub(super) fn from_rows(rows: &RecordBatch, iteration: Option<i64>) -> Result<Ve
             0 => WriteKind::Batch,
             1 => WriteKind::Partial,
             2 => WriteKind::Close,
-            other => return Err(Error::corrupt(format!("row {row} of the write log has the unknown kind {other}"))),
+            other => {
+                return Err(Error::corrupt(format!(
+                    "folder {WRITE_LOG}: row {row} has the unknown kind {other}; restore the folder from a copy"
+                )));
+            }
         };
         let mut ranges = BTreeMap::new();
         for &folder in FOLDERS.iter().filter(|&&folder| folder != WRITE_LOG) {

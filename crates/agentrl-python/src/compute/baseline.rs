@@ -168,7 +168,7 @@ impl<'py, const N: usize> NamedNumbers<'py, N> {
         for (name, numbers) in self.names.iter().zip(after) {
             if let Some(wrong) = numbers.iter().find(|number| !number.is_finite()) {
                 let name = shown(&name);
-                return Err(invalid(format!("what is remembered of {name} would become {wrong}; scale the values")));
+                return Err(invalid(format!("state[{name}] would become {wrong}; scale the values")));
             }
             match numbers.as_slice() {
                 [number] => self.state.set_item(name, PyFloat::new(py, *number))?,

@@ -171,7 +171,7 @@ pub(super) fn rows<'py>(values: &Bound<'py, PyAny>, name: &str) -> PyResult<Labe
     }
     let array = values.cast::<PyArray1<i64>>()?.readonly();
     let narrow = |(place, &row): (usize, &i64)| {
-        u32::try_from(row).map_err(|_| invalid(format!("{name}[{place}] is {row}; give the row of a node")))
+        u32::try_from(row).map_err(|_| invalid(format!("{name}[{place}] is {row}; give the row of a node, at least 0")))
     };
     slice(name, &array)?.iter().enumerate().map(narrow).collect::<PyResult<_>>().map(Labels::Made)
 }

@@ -64,7 +64,7 @@ pub(crate) fn output<'py, T: Element>(
     let wanted = || {
         invalid(format!(
             "out is not a contiguous array of {rows} values with the dtype of the input; \
-         give one"
+         give one, or leave it out"
         ))
     };
     let array = out.cast::<PyArray1<T>>().map_err(|_| wanted())?;

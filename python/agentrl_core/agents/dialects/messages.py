@@ -62,11 +62,11 @@ def parse_request(body: Json) -> Json:
     if body.get("stop_sequences"):
         request["stop"] = body["stop_sequences"]
     chat: list[Json] = []
-    given = body.get("system")
+    system_field = body.get("system")
     # Texts of a system prompt are joined without a separator, as in vLLM; the template joins those of a message.
-    texts = [text_of([part]) for part in given] if isinstance(given, list) else [text_of(given)]
+    texts = [text_of([part]) for part in system_field] if isinstance(system_field, list) else [text_of(system_field)]
     if None in texts:
-        raise InvalidInputError(f"system is {given!r:.60}; give a text, or a list of text parts")
+        raise InvalidInputError(f"system is {system_field!r:.60}; give a text, or a list of text parts")
     system = "".join(text for text in texts if text)
     if system:
         chat.append({"role": "system", "content": system})
@@ -150,14 +150,14 @@ def _from_client(message: Json) -> list[Json]:
     role, content = message.get("role"), message.get("content")
     if not isinstance(content, list):
         return [{"role": role, "content": content}]
-    found: list[Json] = []
+    chat_messages: list[Json] = []
     parts: list[Json] = []
     calls: list[Json] = []
     for block in content:
         kind = block.get("type") if isinstance(block, dict) else None
         if kind == "tool_result":
             result = _result(block.get("content"))
-            found.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": result})
+            chat_messages.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": result})
         elif kind == "tool_use":
             arguments = json.dumps(block.get("input") or {})
             function = {"name": block.get("name"), "arguments": arguments}
@@ -168,15 +168,15 @@ def _from_client(message: Json) -> list[Json]:
             parts.append(_image(block))
         elif kind not in ("thinking", "redacted_thinking"):
             raise InvalidInputError(f"a content block has type {kind!r:.40}; send text, image, tool_use or tool_result")
-    if parts or calls or not found:
-        own: Json = {
+    if parts or calls or not chat_messages:
+        chat_message: Json = {
             "role": role,
             "content": text_of(parts) if len(parts) < 2 and text_of(parts) is not None else parts,
         }
         if calls:
-            own["tool_calls"] = calls
-        found.append(own)
-    return found
+            chat_message["tool_calls"] = calls
+        chat_messages.append(chat_message)
+    return chat_messages
 
 
 def _result(content: Any) -> str | list[Json]:

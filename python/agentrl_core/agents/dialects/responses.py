@@ -57,8 +57,8 @@ def parse_request(body: Json) -> Json:
     chat: list[Json] = []
     if body.get("instructions"):
         chat.append({"role": "system", "content": body["instructions"]})
-    given = body.get("input")
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    input_field = body.get("input")
+    items = [{"role": "user", "content": input_field}] if isinstance(input_field, str) else input_field
     if not items:
         raise InvalidInputError("input is missing or empty; give a text or a list of items")
     for item in items:
@@ -110,7 +110,7 @@ def reply(answer: ChatResponse, body: Json, name: str) -> Json:
         name: body.get(name)
         for name in ("instructions", "metadata", "previous_response_id", "temperature", "top_p", "max_output_tokens")
     }
-    into, out = answer.usage.get("prompt_tokens", len(answer.prompt)), len(choice.tokens)
+    input_tokens, output_tokens = answer.usage.get("prompt_tokens", len(answer.prompt)), len(choice.tokens)
     return fields | {
         "id": f"resp_{name}",
         "object": "response",
@@ -124,11 +124,11 @@ def reply(answer: ChatResponse, body: Json, name: str) -> Json:
         "tool_choice": body.get("tool_choice") or "auto",
         "tools": body.get("tools") or [],
         "usage": {
-            "input_tokens": into,
+            "input_tokens": input_tokens,
             "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": out,
+            "output_tokens": output_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": into + out,
+            "total_tokens": input_tokens + output_tokens,
         },
     }
 
@@ -142,26 +142,26 @@ def events(reply: Json, body: Json) -> Iterator[Event]:  # noqa: ARG001 -- all d
         number += 1
         return kind, {"type": kind, "sequence_number": number - 1, **data}
 
-    begun = reply | {"status": "in_progress", "output": [], "usage": None}
-    yield event("response.created", response=begun)
-    yield event("response.in_progress", response=begun)
+    in_progress = reply | {"status": "in_progress", "output": [], "usage": None}
+    yield event("response.created", response=in_progress)
+    yield event("response.in_progress", response=in_progress)
     for index, item in enumerate(reply["output"]):
         place = {"output_index": index, "item_id": item["id"]}
         empty = item | {"status": "in_progress"}
         if item["type"] == "function_call":
             yield event("response.output_item.added", output_index=index, item=empty | {"arguments": ""})
             yield event("response.function_call_arguments.delta", **place, delta=item["arguments"])
-            done = {"name": item["name"], "arguments": item["arguments"]}
-            yield event("response.function_call_arguments.done", **place, **done)
+            call = {"name": item["name"], "arguments": item["arguments"]}
+            yield event("response.function_call_arguments.done", **place, **call)
         else:
             yield event("response.output_item.added", output_index=index, item=empty | {"content": []})
             part = item["content"][0]
             kind = "reasoning_text" if item["type"] == "reasoning" else "output_text"
             place["content_index"] = 0
-            more: Json = {} if item["type"] == "reasoning" else {"logprobs": []}
+            logprobs_field: Json = {} if item["type"] == "reasoning" else {"logprobs": []}
             yield event("response.content_part.added", **place, part=part | {"text": ""})
-            yield event(f"response.{kind}.delta", **place, delta=part["text"], **more)
-            yield event(f"response.{kind}.done", **place, text=part["text"], **more)
+            yield event(f"response.{kind}.delta", **place, delta=part["text"], **logprobs_field)
+            yield event(f"response.{kind}.done", **place, text=part["text"], **logprobs_field)
             yield event("response.content_part.done", **place, part=part)
         yield event("response.output_item.done", output_index=index, item=item)
     kind = "response.incomplete" if reply["status"] == "incomplete" else "response.completed"
@@ -170,8 +170,8 @@ def events(reply: Json, body: Json) -> Iterator[Event]:  # noqa: ARG001 -- all d
 
 def history(body: Json, reply: Json) -> list[Json]:
     """Return the items of a request and of its reply; a later `previous_response_id` refers to them."""
-    given = body["input"]
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
+    input_field = body["input"]
+    items = [{"role": "user", "content": input_field}] if isinstance(input_field, str) else list(input_field)
     return [*items, *reply["output"]]
 
 

@@ -36,12 +36,12 @@ class ProcessWorker(RemoteWorker):
         super().__init__(environment, "process", _dumps)
         self._memory_bytes = memory_bytes
         context = multiprocessing.get_context("spawn")
-        self._socket, theirs = socket.socketpair()
+        self._socket, worker_socket = socket.socketpair()
         self._process = context.Process(
-            target=_serve, args=(theirs, memory_bytes), name="agentrl-episodes", daemon=True
+            target=_serve, args=(worker_socket, memory_bytes), name="agentrl-episodes", daemon=True
         )
         self._process.start()
-        theirs.close()
+        worker_socket.close()
         self._socket.setblocking(False)  # noqa: FBT003 -- the socket's own method
         self._incoming = bytearray()
         self._outgoing = bytearray()
@@ -83,15 +83,15 @@ class ProcessWorker(RemoteWorker):
 
     def _read(self) -> None:
         try:
-            read = self._socket.recv(_MOST_BYTES)
+            received = self._socket.recv(_MOST_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            read = b""
-        if not read:
+            received = b""
+        if not received:
             self._ended()
             return
-        self._incoming += read
+        self._incoming += received
         begin, answers = 0, []
         while len(self._incoming) >= begin + _LENGTH.size:
             end = begin + _LENGTH.size + _LENGTH.unpack_from(self._incoming, begin)[0]

@@ -45,13 +45,13 @@ class RemoteWorker(ABC):
         self._seconds: float | None = None
         self._look: asyncio.TimerHandle | None = None
         try:
-            sent = dumps(environment)
+            pickled = dumps(environment)
         except Exception as error:
             raise InvalidInputError(
-                f'environment {type(environment).__name__} runs="{where}", but cannot be sent to one: {error}; make it '
-                'picklable, or let it run in threads: runs="thread"'
+                f'environment {type(environment).__name__} runs="{where}", but cannot be pickled: {error}; make it '
+                'picklable, or set runs="thread"'
             ) from error
-        self.send("make", 0, (sent,), None)
+        self.send("make", 0, (pickled,), None)
 
     @abstractmethod
     def deliver(self, messages: list[bytes]) -> None:
@@ -143,8 +143,8 @@ class RemoteWorker(ABC):
         if not self._calls:
             return
         limit = self._calls[0][1]
-        left = self._seconds if limit is None else self._begun + limit - self._loop.time()
-        if left is not None and left <= 0:
+        remaining = self._seconds if limit is None else self._begun + limit - self._loop.time()
+        if remaining is not None and remaining <= 0:
             reason = f"it took longer than {limit} s"
             self._give_up(
                 lambda first: (
@@ -152,7 +152,7 @@ class RemoteWorker(ABC):
                 )
             )
         else:
-            self._look = self._loop.call_later(left or 0.0, self._check_time)
+            self._look = self._loop.call_later(remaining or 0.0, self._check_time)
 
     def _give_up(self, error: Callable[[bool], Exception]) -> None:
         """Kill the worker, and fail its pending calls; the running one may get another error."""

@@ -95,13 +95,13 @@ class ThreadWorkers:
     async def _call(self, function: Callable[[], Any], seconds: float | None) -> Any:
         job = _Job(function, asyncio.get_running_loop())
         self._put(job)
-        left = seconds
+        remaining = seconds
         while True:
-            done, _ = await asyncio.wait({job.future}, timeout=left)
+            done, _ = await asyncio.wait({job.future}, timeout=remaining)
             if done or seconds is None:
                 return job.future.result()
-            left = seconds if job.began is None else job.began + seconds - time.monotonic()
-            if left <= 0:
+            remaining = seconds if job.began is None else job.began + seconds - time.monotonic()
+            if remaining <= 0:
                 with self._lock:
                     job.abandoned = True
                     self._threads -= 1

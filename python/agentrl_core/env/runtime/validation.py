@@ -103,21 +103,19 @@ class EnvironmentChecks:
 
     def joint(self, joint: Any, state: object, actions: Mapping[str, str], agents: Mapping[str, Content]) -> JointStep:
         """Check the result of step() of a multi-agent episode, and the state after it."""
-        remedy = (
-            "return a table with an env.StepResult for each agent that acted, and for whoever else is told something"
-        )
+        remedy = "return a table with an env.StepResult for each agent that acted or gets an observation"
         if not isinstance(joint, JointStep):
             self.fail(f"step gave {shown(joint)}", remedy)
         for agent in (*joint.of, *joint.turn_of):
             if agent not in agents:
-                self.fail(f"there is no agent {agent!r}", f"name one of observations: {', '.join(agents)}")
+                self.fail(f"step gave agent {agent!r}, which does not exist", f"use one of: {', '.join(agents)}")
         for agent in actions:
             if agent not in joint.of:
-                self.fail(f"step gave no outcome for {agent!r}, who acted", remedy)
+                self.fail(f"step gave no result for agent {agent!r}, which acted", remedy)
         over = not joint.turn_of
         state = None if over else self.state(state)
-        seen = {agent: None if state is None else agent_state_key(agent, state) for agent in joint.of}
-        answers = {agent: self.answer(outcome, seen[agent], waits=True) for agent, outcome in joint.of.items()}
+        state_keys = {agent: None if state is None else agent_state_key(agent, state) for agent in joint.of}
+        answers = {agent: self.answer(outcome, state_keys[agent], waits=True) for agent, outcome in joint.of.items()}
         return JointStep(answers, joint.turn_of, state)
 
     def answer(self, outcome: Any, state: object, *, waits: bool = False) -> StepRecord:
@@ -129,7 +127,7 @@ class EnvironmentChecks:
         truncated = self._verdict(outcome.truncated, "truncated")
         over, observation = terminated or truncated, None
         if outcome.observation is not None:
-            remedy = "give a text or messages with role and content, or None where the episode is over"
+            remedy = "give a text or messages with role and content, or None if the episode is over"
             observation = self.content(outcome.observation, "StepResult.observation", remedy)
         elif not over and not waits:
             self.fail(
@@ -148,11 +146,11 @@ class EnvironmentChecks:
         reward, flags = self._reward(outcome.reward), int(flags)
         success = None if outcome.success is None else self._verdict(outcome.success, "success")
         facts = None if outcome.facts is None else self._checked_facts(outcome.facts)
-        context, besides = outcome.context, outcome.parallel_requests
+        context, parallel_requests = outcome.context, outcome.parallel_requests
         if context is not None:
             context = self._context(context, alone=not waits)
-        if besides != ():
-            besides = self.contexts(besides, "StepResult.parallel_requests", alone=not waits)
+        if parallel_requests != ():
+            parallel_requests = self.contexts(parallel_requests, "StepResult.parallel_requests", alone=not waits)
         # Most results are valid as they are, and need no copy.
         if not (
             observation is outcome.observation
@@ -163,21 +161,32 @@ class EnvironmentChecks:
             and success is outcome.success
             and facts is outcome.facts
             and context is outcome.context
-            and besides is outcome.parallel_requests
+            and parallel_requests is outcome.parallel_requests
         ):
             outcome = StepResult(
-                observation, reward, terminated, truncated, flags, success, outcome.info, facts, context, besides
+                observation,
+                reward,
+                terminated,
+                truncated,
+                flags,
+                success,
+                outcome.info,
+                facts,
+                context,
+                parallel_requests,
             )
         return StepRecord(outcome, None if over or (waits and state is None) else self.state(state))
 
     def contexts(self, contexts: Any, name: str, *, alone: bool = True) -> tuple[Context, ...]:
         """Check the contexts of waiting conversations; an episode's first one is that of its own observation."""
         if not isinstance(contexts, Sequence):
-            self.fail(f"{name} is {shown(contexts)}", "give env.Context, one for each lane that waits")
+            self.fail(
+                f"{name} is {shown(contexts)}", "give a list of env.Context, one for each conversation that waits"
+            )
         checked = []
         for each in contexts:
             if each is None:
-                self.fail(f"{name} has None", "give env.Context, one for each lane that waits")
+                self.fail(f"{name} has None", "give a list of env.Context, one for each conversation that waits")
             context = self._context(each, alone=alone)
             if each.observation is None:
                 checked.append(context)
@@ -189,22 +198,28 @@ class EnvironmentChecks:
 
     def _context(self, context: Any, *, alone: bool) -> Context:
         if not alone:
-            self.fail("StepResult.context is given", "leave it out: the agents of an episode have a context each")
+            self.fail(
+                f"StepResult.context is {shown(context)} in an episode of several agents",
+                "leave it out, as each agent has one conversation",
+            )
         lane = getattr(context, "conversation", None)
         if not isinstance(context, Context) or isinstance(lane, bool) or not isinstance(lane, int) or lane < 0:
             self.fail(
-                f"StepResult.context is {shown(context)}", "give an env.Context with the number of a lane, or None"
+                f"StepResult.context is {shown(context)}",
+                "give an env.Context with the number of a conversation, or None",
             )
         tools = self.tools(context.tools)
-        most: Any = context.max_tokens
-        if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-            self.fail(f"Context.max_tokens is {shown(most)}", "give a whole number of at least 1, or None")
+        max_tokens: Any = context.max_tokens
+        if max_tokens is not None and (
+            isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1
+        ):
+            self.fail(f"Context.max_tokens is {shown(max_tokens)}", "give a whole number of at least 1, or None")
         options: Any = context.chat_template_kwargs
         if options is not None and not isinstance(options, Mapping):
             self.fail(f"Context.chat_template_kwargs is {shown(options)}", "give options by name, or None")
         replaces_history = self._verdict(context.replaces_history, "context.replaces_history")
         return Context(
-            lane, replaces_history, tools, most, chat_template_kwargs=None if options is None else dict(options)
+            lane, replaces_history, tools, max_tokens, chat_template_kwargs=None if options is None else dict(options)
         )
 
     def fail(self, found: str, remedy: str) -> NoReturn:
@@ -243,11 +258,11 @@ class EnvironmentChecks:
         """Check the tokens of a message of role `prompt`."""
         if tokens is None:
             return
-        whole = isinstance(tokens, (list, tuple)) and all(
+        valid = isinstance(tokens, (list, tuple)) and all(
             not isinstance(token, bool) and isinstance(token, Integral) and 0 <= int(token) <= _LARGEST_TOKEN
             for token in tokens
         )
-        if not whole or not tokens:
+        if not valid or not tokens:
             self.fail(f"{name} has the tokens {shown(tokens)}", "give a list of token ids, at least one")
 
     def _verdict(self, value: object, name: str) -> bool:

@@ -147,20 +147,20 @@ class InlineWorkers:
     async def begin(self, task: Task, seed: int, seconds: float | None) -> tuple[Any, RawStart]:
         """Start an episode in the event loop; return the episode as its handle, and its first observation."""
         with of_environment():
-            made: Any = self._environment.reset(task, seed)
-            if inspect.isawaitable(made):
-                made = await _in_time(made, seconds)
-            return _begun(self._environment, made)
+            episode: Any = self._environment.reset(task, seed)
+            if inspect.isawaitable(episode):
+                episode = await _in_time(episode, seconds)
+            return _begun(self._environment, episode)
 
     async def restore(
         self, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None, seconds: float | None
     ) -> tuple[Any, Any]:
         """Restore an episode in the event loop; return the episode as its handle, and its state."""
         with of_environment():
-            made: Any = self._environment.restore(task, seed, actions, snapshot)  # type: ignore[attr-defined]
-            if inspect.isawaitable(made):
-                made = await _in_time(made, seconds)
-            return made, made.state_key()
+            episode: Any = self._environment.restore(task, seed, actions, snapshot)  # type: ignore[attr-defined]
+            if inspect.isawaitable(episode):
+                episode = await _in_time(episode, seconds)
+            return episode, episode.state_key()
 
     async def act(self, handle: Any, action: Any, seconds: float | None) -> RawStep:
         """Execute one step of an episode in the event loop."""

@@ -328,14 +328,14 @@ class _Namespace(Generic[Frame]):
         """
         vocabulary = Vocabulary.of(tokenizer)
         self._require("tokens")
-        found: Any
+        text_frame: Any
         if self._is_lazy():
             schema = {**self._frame.collect_schema(), "text": pl.String}
-            found = self._frame.map_batches(lambda frame: _texts.text(frame, vocabulary), schema=schema)
+            text_frame = self._frame.map_batches(lambda frame: _texts.text(frame, vocabulary), schema=schema)
         else:
-            found = _texts.text(self._frame, vocabulary)
-        made: Frame = found
-        return made
+            text_frame = _texts.text(self._frame, vocabulary)
+        result: Frame = text_frame
+        return result
 
     def chats(self, source: Source, tokenizer: Any) -> Frame:
         """Add the messages of each row's trajectory, in the form for supervised fine-tuning.
@@ -382,8 +382,8 @@ class _Namespace(Generic[Frame]):
             >>> frame.agentrl.group_relative("reward", scale="none")["advantage"].to_list()
             [0.5, -0.5, 0.0]
         """
-        made: Frame = self._frame.with_columns(_OfExpr(pl.col(score)).group_relative(by, **options).alias(name))
-        return made
+        result: Frame = self._frame.with_columns(_OfExpr(pl.col(score)).group_relative(by, **options).alias(name))
+        return result
 
     def words(self) -> Frame:
         """Return a frame of a batch's table, or of the files, with names in place of codes, as in `scan`.
@@ -397,14 +397,14 @@ class _Namespace(Generic[Frame]):
             >>> pl.DataFrame(example().nodes).agentrl.words().select("kind", "finish_reason").rows()
             [('prompt', 'none'), ('action', 'none'), ('action', 'none')]
         """
-        made: Frame = named(self._frame)
-        return made
+        result: Frame = named(self._frame)
+        return result
 
     def _lazily(self, work: Callable[[pl.LazyFrame], Any], *keys: str) -> Frame:
         self._require(*keys)
-        found = work(self._frame.lazy())
-        made: Frame = found if self._is_lazy() else found.collect()
-        return made
+        lazy_result = work(self._frame.lazy())
+        result: Frame = lazy_result if self._is_lazy() else lazy_result.collect()
+        return result
 
     def _eagerly(self, work: Callable[[pl.DataFrame, Tables, WantedColumns], Any], source: Source, key: str) -> Frame:
         self._require(key)
@@ -414,12 +414,12 @@ class _Namespace(Generic[Frame]):
             nothing = Tables(**{field.name: getattr(tables, field.name).clear() for field in fields(Tables)})
             return pl.Schema(work(pl.DataFrame(schema=self._frame.collect_schema()), nothing, WantedColumns()).schema)
 
-        made: Frame = (
+        result: Frame = (
             lazily(self._frame, schema(), lambda frame, wanted: work(frame, tables, wanted))
             if self._is_lazy()
             else work(self._frame, tables, WantedColumns())
         )
-        return made
+        return result
 
     def _is_lazy(self) -> bool:
         return isinstance(self._frame, pl.LazyFrame)
@@ -433,8 +433,8 @@ class _Namespace(Generic[Frame]):
 
 
 def _renamed(added: pl.LazyFrame, frame: pl.LazyFrame, prefix: str, *, keep: tuple[str, ...]) -> pl.LazyFrame:
-    taken = set(frame.collect_schema().names()).difference(keep)
-    return added.rename({name: prefix + name for name in added.collect_schema().names() if name in taken})
+    existing = set(frame.collect_schema().names()).difference(keep)
+    return added.rename({name: prefix + name for name in added.collect_schema().names() if name in existing})
 
 
 @pl.api.register_dataframe_namespace("agentrl")

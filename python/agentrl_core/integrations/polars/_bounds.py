@@ -55,8 +55,8 @@ def bounds_check(predicate: pl.Expr) -> BoundsCheck:
     def check(bounds: Bounds) -> tuple[Any, Any]:
         can, every = True, True
         for part in parts:
-            one, all_of_them = part(bounds)
-            can, every = can & one, every & all_of_them
+            part_can, part_every = part(bounds)
+            can, every = can & part_can, every & part_every
         return can, every
 
     return check

@@ -52,8 +52,8 @@ def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
         schema = _diagonal([pl.LazyFrame(schema=schema), *map(_empty, schemas)]).collect_schema()
     elif name in ("steps", "trajectories"):
         # All files of a store have the same facts.
-        for own in _again(lambda: [_schema(file) for file, *_ in store.files(name)[-1:]]):
-            schema.update({column: kind for column, kind in own.items() if column == "facts"})
+        for file_schema in _again(lambda: [_schema(file) for file, *_ in store.files(name)[-1:]]):
+            schema.update({column: kind for column, kind in file_schema.items() if column == "facts"})
 
     def rows(
         columns: list[str] | None, predicate: pl.Expr | None, most: int | None, _: int | None
@@ -61,19 +61,19 @@ def frame(store: Store, name: str, empty: pl.LazyFrame) -> pl.LazyFrame:
         table = _Table(store, name, schema)
         wanted = pl.Schema({column: schema[column] for column in columns or schema})
         check = None if predicate is None else bounds_check(predicate)
-        left, found = most, False
+        remaining, has_rows = most, False
         for first, count, bounds in store._core.ranges(name):  # noqa: SLF001
-            height = count if left is None else min(count, left)
-            left = None if left is None else left - height
+            height = count if remaining is None else min(count, remaining)
+            remaining = None if remaining is None else remaining - height
             file = _RowRanges(np.array([first]), np.array([first + height]))
             if predicate is None or check is None:
                 part: pl.DataFrame | None = table.read(file, wanted)
             else:
                 part = table.chosen(file, bounds, wanted, predicate, check)
             if height and part is not None:
-                found = True
+                has_rows = True
                 yield part
-        if not found:
+        if not has_rows:
             yield pl.DataFrame(schema=wanted)
 
     return register_io_source(rows, schema=schema, is_pure=True)
@@ -100,9 +100,9 @@ class _Table(NamedTuple):
     def read(self, rows: _RowRanges, wanted: pl.Schema) -> pl.DataFrame:
         """Read some columns of some rows, from the files that currently have them."""
         names = [*wanted, *(name.removesuffix(_OF_TOKENS) for name in wanted if name.endswith(_OF_TOKENS))]
-        parts = self.store._core.columns(self.name, rows.firsts, rows.ends, names)  # noqa: SLF001
-        found = [pl.DataFrame(part) for part in parts]
-        return pl.concat([self._whole(part, wanted) for part in found] or [pl.DataFrame(schema=wanted)], rechunk=False)
+        columns = self.store._core.columns(self.name, rows.firsts, rows.ends, names)  # noqa: SLF001
+        parts = [pl.DataFrame(table) for table in columns]
+        return pl.concat([self._whole(part, wanted) for part in parts] or [pl.DataFrame(schema=wanted)], rechunk=False)
 
     def _whole(self, part: pl.DataFrame, wanted: pl.Schema) -> pl.DataFrame:
         part = part.rename(_renamed(part.schema, set(self.schema)))

@@ -52,40 +52,42 @@ class _Actions(NamedTuple):
 
 def path_nodes(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
     """Add the nodes of paths; see the namespace method `agentrl.nodes`."""
-    own = tables.nodes.collect_schema().names()
-    prefix = {name: f"node_{name}" if name in frame.columns or name == "end" else name for name in own}
+    names = tables.nodes.collect_schema().names()
+    prefix = {name: f"node_{name}" if name in frame.columns or name == "end" else name for name in names}
     columns = {name: other for name, other in prefix.items() if other in wanted or name == "node_id"}
-    nodes, found = _paths_of(frame, tables, columns)
-    rows = frame[found.path].with_columns(end=pl.Series(found.end, dtype=pl.Int32))
-    return pl.concat([rows, nodes.frame[found.node].rename(columns)], how="horizontal")
+    nodes, visited = _paths_of(frame, tables, columns)
+    rows = frame[visited.path].with_columns(end=pl.Series(visited.end, dtype=pl.Int32))
+    return pl.concat([rows, nodes.frame[visited.node].rename(columns)], how="horizontal")
 
 
 def paths(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
     """Add the tokens of paths; see the namespace method `agentrl.paths`."""
-    nodes, found = _paths_of(frame, tables, _sources(wanted))
-    return _with_lists(frame, nodes, found, tables, wanted)
+    nodes, visited = _paths_of(frame, tables, _sources(wanted))
+    return _with_lists(frame, nodes, visited, tables, wanted)
 
 
 def steps(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
     """Add the turns of trajectories; see the namespace method `agentrl.steps`."""
-    rows, nodes, found = _actions(frame, tables, wanted)
-    return _with_lists(rows, nodes, found, tables, wanted)
+    rows, nodes, visited = _actions(frame, tables, wanted)
+    return _with_lists(rows, nodes, visited, tables, wanted)
 
 
 def _actions(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> _Actions:
     facts = _trajectories(frame, tables)
-    taken = tables.steps.filter(_among(facts["trajectory_id"])).collect()
-    taken = taken.rename({"reward": "step_reward", "rewards": "step_rewards"})
-    prefix = {name: f"step_{name}" for name in taken.columns if name in frame.columns and name != "trajectory_id"}
-    rows = frame.join(taken.rename(prefix), on="trajectory_id", how="inner", maintain_order="left_right")
+    step_rows = tables.steps.filter(_among(facts["trajectory_id"])).collect()
+    step_rows = step_rows.rename({"reward": "step_reward", "rewards": "step_rewards"})
+    prefix = {name: f"step_{name}" for name in step_rows.columns if name in frame.columns and name != "trajectory_id"}
+    rows = frame.join(step_rows.rename(prefix), on="trajectory_id", how="inner", maintain_order="left_right")
     nodes = _nodes(facts["group_id"], tables, _sources(wanted))
     ids = nodes.tree.node_id
     first = find(ids, rows[prefix.get("first_node_id", "first_node_id")].to_numpy())
     node_id = rows[prefix.get("node_id", "node_id")]
     last = find(ids, node_id.to_numpy())
-    own = rows.select("trajectory_id").join(facts.unique("trajectory_id"), on="trajectory_id", maintain_order="left")
+    row_facts = rows.select("trajectory_id").join(
+        facts.unique("trajectory_id"), on="trajectory_id", maintain_order="left"
+    )
     # The action of a branch that was not continued ends at the end of the branch.
-    end = np.where(node_id == own["leaf_node_id"], own["leaf_end"], -1)
+    end = np.where(node_id == row_facts["leaf_node_id"], row_facts["leaf_end"], -1)
     _refuse_taken(rows, "start")
     rows = rows.with_columns(start=nodes.frame["start"][first])
     return _Actions(rows, nodes, walk(nodes.tree, last, end, first))
@@ -105,16 +107,23 @@ def computed(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
 
 def tokens(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
     """Add a row for each action token; see the namespace method `agentrl.tokens`."""
-    given = frame.columns
-    frame = steps(frame, tables, wanted.also("tokens", *(name for name, one in SINGULAR.items() if one in wanted)))
-    if "draw_id" in given:
+    input_columns = frame.columns
+    frame = steps(
+        frame, tables, wanted.also("tokens", *(name for name, singular in SINGULAR.items() if singular in wanted))
+    )
+    if "draw_id" in input_columns:
         needed = wanted.also(*frame.columns)
-        made = computed(frame.lazy(), tables)
-        frame = made.select(name for name in made.collect_schema().names() if name in needed).collect()
+        computed_frame = computed(frame.lazy(), tables)
+        frame = computed_frame.select(
+            name for name in computed_frame.collect_schema().names() if name in needed
+        ).collect()
     lists = [
         name
         for name, kind in frame.schema.items()
-        if name not in given and isinstance(kind, pl.List) and not kind.inner.is_nested() and name != "step_rewards"
+        if name not in input_columns
+        and isinstance(kind, pl.List)
+        and not kind.inner.is_nested()
+        and name != "step_rewards"
     ]
     renamed = {name: SINGULAR.get(name, name) for name in lists}
     for name in ("token_position", *renamed.values()):
@@ -128,22 +137,22 @@ def tokens(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.Dat
 
 def _with_steps(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
     """Add step columns to a frame with draw columns; missing values of a shared name are filled from the draw."""
-    twice = _names(tables.draw_columns, "draw_id") & _names(tables.step_columns, "draw_id", "step")
-    frame = _joined(frame.rename({name: f"_{name}" for name in twice}), tables.step_columns, "draw_id", "step")
+    shared_names = _names(tables.draw_columns, "draw_id") & _names(tables.step_columns, "draw_id", "step")
+    frame = _joined(frame.rename({name: f"_{name}" for name in shared_names}), tables.step_columns, "draw_id", "step")
     schema = frame.collect_schema()
     filled = []
-    for name in twice:
+    for name in shared_names:
         of_draw = pl.col(f"_{name}")
         if isinstance(schema[name], pl.List):
             if "tokens" not in schema:
                 continue
             of_draw = of_draw.repeat_by(pl.col("tokens").list.len()).cast(schema[name])
         filled.append(pl.coalesce(name, of_draw).alias(name))
-    return frame.with_columns(*filled).drop(f"_{name}" for name in twice)
+    return frame.with_columns(*filled).drop(f"_{name}" for name in shared_names)
 
 
-def _names(made: pl.LazyFrame, *keys: str) -> set[str]:
-    return set(made.collect_schema().names()).difference(keys)
+def _names(columns: pl.LazyFrame, *keys: str) -> set[str]:
+    return set(columns.collect_schema().names()).difference(keys)
 
 
 def sequences(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
@@ -155,33 +164,33 @@ def sequences(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.
     # Values of a draw are repeated for the tokens of a step without its own values.
     of_actions = WantedColumns.of("tokens", "trainable") if of_steps else WantedColumns.of("trainable")
     needed = wanted.also("tokens", "trainable") if of_steps else wanted
-    taken, nodes, found = _actions(keyed, tables, needed)
-    length = np.bincount(found.path, found.end, minlength=len(taken)).astype(np.int64)
-    last = find(nodes.tree.node_id, taken["node_id"].to_numpy())
-    stop = taken["start"].to_numpy() + length
-    ends = _last_of_context(taken["row"].to_numpy(), nodes.tree, last)
+    step_rows, nodes, visited = _actions(keyed, tables, needed)
+    length = np.bincount(visited.path, visited.end, minlength=len(step_rows)).astype(np.int64)
+    last = find(nodes.tree.node_id, step_rows["node_id"].to_numpy())
+    stop = step_rows["start"].to_numpy() + length
+    ends = _last_of_context(step_rows["row"].to_numpy(), nodes.tree, last)
     sequence = np.concatenate([[0], np.cumsum(ends)[:-1]]).astype(np.int64) if len(ends) else np.zeros(0, np.int64)
-    row = taken["row"].to_numpy()[ends]
+    row = step_rows["row"].to_numpy()[ends]
     rows = frame[row].with_columns(sequence=pl.Series(row, dtype=pl.UInt32))
     rows = rows.with_columns(pl.int_range(pl.len(), dtype=pl.Int32).over("sequence").alias("sequence"))
     of_draws = _names(tables.draw_columns, "draw_id") - _names(tables.step_columns, "draw_id", "step")
-    made = tables.draw_columns.select("draw_id", *(name for name in sorted(of_draws) if name in wanted))
-    rows = _joined(rows.lazy(), made, "draw_id").collect()
+    draw_values = tables.draw_columns.select("draw_id", *(name for name in sorted(of_draws) if name in wanted))
+    rows = _joined(rows.lazy(), draw_values, "draw_id").collect()
     begin = nodes.frame["start"].to_numpy()[last[ends]]
-    whole = walk(nodes.tree, last[ends], stop[ends] - begin)
-    rows = _with_lists(rows, nodes, whole, tables, wanted)
+    visited_of_rows = walk(nodes.tree, last[ends], stop[ends] - begin)
+    rows = _with_lists(rows, nodes, visited_of_rows, tables, wanted)
     if not of_steps and "trainable" not in wanted:
         return rows
-    total = np.bincount(whole.path, whole.end, minlength=len(rows)).astype(np.int64)
-    taken = _with_lists(taken, nodes, found, tables, of_actions)
-    return rows.with_columns(_step_lists(taken, length, sequence, total, tables, of_steps))
+    total = np.bincount(visited_of_rows.path, visited_of_rows.end, minlength=len(rows)).astype(np.int64)
+    step_rows = _with_lists(step_rows, nodes, visited, tables, of_actions)
+    return rows.with_columns(_step_lists(step_rows, length, sequence, total, tables, of_steps))
 
 
 def _last_of_context(row: Indices, tree: NodeColumns, last: Indices) -> NDArray[np.bool_]:
     """Return which steps end a sequence: those whose whole action is not in the context of the row's next step."""
-    found = walk(tree, last, np.full(len(last), -1))
-    whole = found.end == tree.length[found.node]
-    on_path = found.path[whole] * len(tree.node_id) + found.node[whole]
+    visited = walk(tree, last, np.full(len(last), -1))
+    is_whole = visited.end == tree.length[visited.node]
+    on_path = visited.path[is_whole] * len(tree.node_id) + visited.node[is_whole]
     goes_on = np.isin(np.arange(1, len(last)) * len(tree.node_id) + last[:-1], on_path) & (row[1:] == row[:-1])
     return ~np.append(goes_on, np.zeros(min(len(last), 1), bool))
 
@@ -194,15 +203,15 @@ def _step_lists(
     Step `i` of `taken` has `length[i]` tokens and is in sequence `sequence[i]`.
     """
     count = pl.Series("count", length, dtype=pl.UInt32)
-    made = computed(taken.lazy(), tables).collect() if names else taken
+    computed_frame = computed(taken.lazy(), tables).collect() if names else taken
     per_token = (
-        _filled(name, count) if isinstance(made.schema[name], pl.List) else pl.col(name).repeat_by(count)
+        _filled(name, count) if isinstance(computed_frame.schema[name], pl.List) else pl.col(name).repeat_by(count)
         for name in names
     )
     trainable = (
         pl.when(pl.col("flags") & UNTRAINED == 0).then("trainable").otherwise(pl.lit(0, pl.UInt8).repeat_by(count))
     )
-    flat = made.select(trainable.alias("trainable"), *per_token).explode("trainable", *names)
+    flat = computed_frame.select(trainable.alias("trainable"), *per_token).explode("trainable", *names)
     starts = (np.cumsum(total) - total)[sequence] + taken["start"].to_numpy()
     place = ranges(starts, length)
     source = np.full(total.sum(), -1, np.int64)
@@ -219,17 +228,21 @@ def _lists(row: Indices, values: dict[str, pl.Series]) -> pl.DataFrame:
     return flat.group_by("_row", maintain_order=True).agg(pl.all()).drop("_row")
 
 
-def _joined(frame: pl.LazyFrame, made: pl.LazyFrame, *keys: str) -> pl.LazyFrame:
+def _joined(frame: pl.LazyFrame, values: pl.LazyFrame, *keys: str) -> pl.LazyFrame:
     """Return the frame joined with computed columns by keys."""
-    for name in made.collect_schema().names():
+    for name in values.collect_schema().names():
         if name not in keys:
             _refuse_taken(frame, name)
-    return frame.join(made, on=list(keys), how="left", maintain_order="left")
+    return frame.join(values, on=list(keys), how="left", maintain_order="left")
 
 
 def _sources(wanted: WantedColumns) -> list[str]:
     """Return the node columns that the wanted lists are built from."""
-    return ["node_id", "start", *{name: None for made, names in _SOURCES.items() if made in wanted for name in names}]
+    return [
+        "node_id",
+        "start",
+        *{name: None for target, names in _SOURCES.items() if target in wanted for name in names},
+    ]
 
 
 def _paths_of(frame: pl.DataFrame, tables: Tables, columns: Iterable[str]) -> tuple[_Nodes, PathNodes]:
@@ -284,9 +297,9 @@ def _with_lists(
     if not columns:
         return rows
     length = nodes.tree.length
-    taken = ranges((np.cumsum(length) - length)[found.node], found.end)
+    indices = ranges((np.cumsum(length) - length)[found.node], found.end)
     path = np.repeat(found.path, found.end)
-    values = {name: column[taken] for name, column in columns.items()}
+    values = {name: column[indices] for name, column in columns.items()}
     for name in values:
         _refuse_taken(rows, name)
     lists = _lists(path, values)
@@ -299,9 +312,11 @@ def _with_lists(
 def _token_columns(nodes: _Nodes, tables: Tables, wanted: WantedColumns) -> dict[str, pl.Series]:
     """Return the token columns of all nodes, flattened to one value per token."""
     frame = nodes.frame
-    made = [name for name in tables.node_columns.collect_schema().names() if name in wanted and name != "node_id"]
-    if made:
-        values = tables.node_columns.filter(_among(frame["node_id"])).select("node_id", *made).collect()
+    computed_names = [
+        name for name in tables.node_columns.collect_schema().names() if name in wanted and name != "node_id"
+    ]
+    if computed_names:
+        values = tables.node_columns.filter(_among(frame["node_id"])).select("node_id", *computed_names).collect()
         frame = frame.join(values, on="node_id", how="left", maintain_order="left")
     count = pl.Series("count", nodes.tree.length, dtype=pl.UInt32)
     allowed = (pl.col("kind") == "action").cast(pl.UInt8).repeat_by(count)
@@ -309,7 +324,7 @@ def _token_columns(nodes: _Nodes, tables: Tables, wanted: WantedColumns) -> dict
         "tokens": pl.col("tokens"),
         "kinds": pl.col("kind").to_physical().repeat_by(count),  # names come last: codes are faster
         "trainable": pl.col("trainable").fill_null(allowed),
-        **{name: _filled(name, count) for name in ("logprobs", "entropies", *made)},
+        **{name: _filled(name, count) for name in ("logprobs", "entropies", *computed_names)},
     }
     chosen = frame.select(**{name: values for name, values in lists.items() if name in wanted})
     return chosen.explode(chosen.columns).to_dict() if chosen.columns else {}

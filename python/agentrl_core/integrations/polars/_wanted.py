@@ -40,23 +40,23 @@ Work = Callable[[pl.DataFrame, WantedColumns], pl.DataFrame]
 
 def lazily(frame: pl.LazyFrame, schema: pl.Schema, work: Work) -> Any:
     """Apply `work` lazily: with only the rows and columns that are requested when the frame is collected."""
-    given = frame.collect_schema()
+    input_schema = frame.collect_schema()
 
     def rows(
         columns: list[str] | None, predicate: pl.Expr | None, most: int | None, _: int | None
     ) -> Iterator[pl.DataFrame]:
         chosen = list(schema) if columns is None else columns
         parts = [] if predicate is None else terms(predicate)
-        before = [part for part in parts if given.keys() >= set(part.meta.root_names())]
-        after = [part for part in parts if not given.keys() >= set(part.meta.root_names())]
+        before = [part for part in parts if input_schema.keys() >= set(part.meta.root_names())]
+        after = [part for part in parts if not input_schema.keys() >= set(part.meta.root_names())]
         requested = WantedColumns.of(*chosen).also(*(name for part in after for name in part.meta.root_names()))
         # `work` needs the names of all columns to name the added ones.
-        read = (
+        expressions = (
             pl.col(name) if name in requested or name in KEYS else pl.lit(None, kind).alias(name)
-            for name, kind in given.items()
+            for name, kind in input_schema.items()
         )
-        made = work(frame.filter(*before).select(*read).collect(), requested)
-        made = made.filter(*after).select(chosen)
-        yield made if most is None else made.head(most)
+        result = work(frame.filter(*before).select(*expressions).collect(), requested)
+        result = result.filter(*after).select(chosen)
+        yield result if most is None else result.head(most)
 
     return register_io_source(rows, schema=schema, is_pure=True)

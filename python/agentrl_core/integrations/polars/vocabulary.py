@@ -93,13 +93,13 @@ class Vocabulary:
         """
         lengths = tokens.list.len().fill_null(0).to_numpy().astype(np.int64)
         flat = tokens.filter(tokens.list.len().fill_null(0) > 0).list.explode().to_numpy().astype(np.int64)
-        strange = (flat < 0) | (flat >= len(self.known))
-        strange[~strange] = ~self.known[flat[~strange]]
+        unknown = (flat < 0) | (flat >= len(self.known))
+        unknown[~unknown] = ~self.known[flat[~unknown]]
         offsets, text = self.offsets, self.text
-        if strange.any():  # names for ids that the tokenizer does not have, behind its own
-            ids, place = np.unique(flat[strange], return_inverse=True)
+        if unknown.any():  # names for ids that the tokenizer does not have, behind its own
+            ids, place = np.unique(flat[unknown], return_inverse=True)
             names = [f"<{token}>".encode() for token in ids.tolist()]
-            flat[strange] = len(offsets) - 1 + place
+            flat[unknown] = len(offsets) - 1 + place
             text = np.concatenate([text, np.frombuffer(b"".join(names), np.uint8)])
             offsets = np.concatenate([offsets, offsets[-1] + np.cumsum([len(name) for name in names])])
         sizes = np.diff(offsets)[flat]
@@ -110,22 +110,22 @@ class Vocabulary:
             np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         ]
         places = bounds.tolist()
-        made = [joined[begin:end].decode(errors="replace") for begin, end in pairwise(places)]
+        decoded = [joined[begin:end].decode(errors="replace") for begin, end in pairwise(places)]
         present = tokens.is_not_null().to_list()
-        texts = [text if there else None for text, there in zip(made, present, strict=True)]
+        texts = [text if is_present else None for text, is_present in zip(decoded, present, strict=True)]
         return pl.Series(tokens.name, texts, dtype=pl.String)
 
 
 def _read(path: Any) -> Any:
     """Return the tokenizer of a file or a directory."""
     try:
-        given = Path(path)
+        location = Path(path)
     except TypeError:
         raise InvalidInputError(
             f"tokenizer is a {type(path).__name__}; give a fast tokenizer, a tokenizer.json, or its directory"
         ) from None
-    places = [given / "tokenizer.json", *(given / place / "tokenizer.json" for place in PLACES)]
-    file = next(filter(Path.is_file, places), places[0]) if given.is_dir() else given
+    places = [location / "tokenizer.json", *(location / place / "tokenizer.json" for place in PLACES)]
+    file = next(filter(Path.is_file, places), places[0]) if location.is_dir() else location
     if not file.is_file():
         raise InvalidInputError(f"tokenizer={str(path)!r}: there is no {file}; give a tokenizer.json or its directory")
     try:
@@ -142,20 +142,20 @@ def _read(path: Any) -> Any:
 
 def _bytes_of(core: Any) -> tuple[dict[int, bytes], set[int]]:
     """Return the bytes of every token, and which are special."""
-    added = core.get_added_tokens_decoder()
-    special = {token for token, about in added.items() if about.special}
+    added_tokens = core.get_added_tokens_decoder()
+    special = {token for token, about in added_tokens.items() if about.special}
     decoder = json.dumps(json.loads(core.to_str()).get("decoder"), ensure_ascii=False)
     vocabulary: dict[str, int] = core.get_vocab(with_added_tokens=False)
     if "ByteLevel" in decoder:
         letters = _letters()
-        made = {token: _from_letters(text, letters) for text, token in vocabulary.items()}
+        token_bytes = {token: _from_letters(text, letters) for text, token in vocabulary.items()}
     elif any(name in decoder for name in ("\u2581", "Metaspace", "ByteFallback")):
-        made = {token: _from_piece(text) for text, token in vocabulary.items()}
+        token_bytes = {token: _from_piece(text) for text, token in vocabulary.items()}
     else:
         texts = core.decode_batch([[token] for token in vocabulary.values()], skip_special_tokens=False)
-        made = {token: text.encode() for token, text in zip(vocabulary.values(), texts, strict=True)}
-    made |= {token: about.content.encode() for token, about in added.items()}
-    return made, special
+        token_bytes = {token: text.encode() for token, text in zip(vocabulary.values(), texts, strict=True)}
+    token_bytes |= {token: about.content.encode() for token, about in added_tokens.items()}
+    return token_bytes, special
 
 
 def _letters() -> dict[str, int]:
@@ -181,12 +181,13 @@ def _from_piece(text: str) -> bytes:
 def used(vocabulary: Vocabulary, tokens: Sequence[int]) -> pl.DataFrame:
     """Return the known tokens among some ids, with their bytes, as a frame."""
     ids = [token for token in tokens if 0 <= token < len(vocabulary.known) and vocabulary.known[token]]
-    whole = vocabulary.text.tobytes()
+    text_bytes = vocabulary.text.tobytes()
     return pl.DataFrame(
         {
             "token": pl.Series(ids, dtype=pl.Int32),
             "text": pl.Series(
-                [whole[vocabulary.offsets[token] : vocabulary.offsets[token + 1]] for token in ids], dtype=pl.Binary
+                [text_bytes[vocabulary.offsets[token] : vocabulary.offsets[token + 1]] for token in ids],
+                dtype=pl.Binary,
             ),
             "special": pl.Series([int(vocabulary.special[token]) for token in ids], dtype=pl.UInt8),
         }

@@ -93,9 +93,9 @@ def from_atif(
 def _episode(
     number: int, trajectory: Mapping[str, Any], template: Callable[[bool], ChatTemplate | Chat | None]
 ) -> TrajectoryRecord:
-    where, given = f"trajectory {number}", cast("object", trajectory)
-    if not isinstance(given, Mapping):
-        raise InvalidInputError(f"{where} is {given!r:.60}; give an object in ATIF")
+    where, record = f"trajectory {number}", cast("object", trajectory)
+    if not isinstance(record, Mapping):
+        raise InvalidInputError(f"{where} is {record!r:.60}; give an object in ATIF")
     version = trajectory.get("schema_version")
     if not str(version).startswith("ATIF-v1."):
         raise InvalidInputError(f"{where}: schema_version is {version!r:.40}; give a trajectory in ATIF-v1")
@@ -116,13 +116,13 @@ def _episode(
     tools = object_of(trajectory, "agent").get("tool_definitions") or ()
     images = has_images(messages)
     if all(exact):
-        shown = with_images(messages, f"{where}: messages") if images else []
+        image_messages = with_images(messages, f"{where}: messages") if images else []
         turns = [
             replace(
                 _turn(
                     metrics, step, f"{where}, step {step.get('step_id')}", trained=is_trained(messages[place], where)
                 ),
-                images=images_in(shown[:place]),
+                images=images_in(image_messages[:place]),
             )
             for step, metrics, place in zip(steps, metrics_of_steps, sampled, strict=True)
         ]
@@ -214,15 +214,15 @@ def _rewritten(place: int, episode: TrajectoryRecord) -> dict[str, Any]:
             known = [as_given(*pair) for pair in zip(known, turn.logprobs, strict=True)]
         step["metrics"] = metrics | _ids(turn) | ({} if known is None else {"logprobs": known})
         _pay(step, turn)
-    made = {**episode.record, "steps": steps}
+    rewritten = {**episode.record, "steps": steps}
     differs = changed(ATIF, episode.record, episode.facts)
-    return made | ({"extra": {**object_of(made, "extra"), **differs}} if differs else {})
+    return rewritten | ({"extra": {**object_of(rewritten, "extra"), **differs}} if differs else {})
 
 
 def _made(place: int, episode: TrajectoryRecord, agent: str) -> dict[str, Any]:
     """Return a trajectory for messages that were not imported as ATIF."""
-    own, others = carried(ATIF, episode.format_name, episode.record)
-    own = own or {name: episode.extra[name] for name in ("agent", "session_id") if name in episode.extra}
+    fields, others = carried(ATIF, episode.format_name, episode.record)
+    fields = fields or {name: episode.extra[name] for name in ("agent", "session_id") if name in episode.extra}
     steps, answers = steps_of(episode.messages, f"draw {place}")
     _check_turns(place, episode, len(answers))
     for number, turn in zip(answers, episode.turns, strict=True):
@@ -231,18 +231,18 @@ def _made(place: int, episode: TrajectoryRecord, agent: str) -> dict[str, Any]:
         logprobs = {} if turn.logprobs is None else {"logprobs": list(turn.logprobs)}
         step["metrics"] = counts | _ids(turn) | logprobs
         _pay(step, turn)
-    known = {**({"name": agent, "version": "1"} | object_of(own, "agent"))}
+    known = {**({"name": agent, "version": "1"} | object_of(fields, "agent"))}
     if episode.tools:
         known["tool_definitions"] = list(episode.tools)
     facts = episode.facts | {"rewards": dict(episode.rewards) or None}
     extra = {name: value for name, value in facts.items() if value is not None}
     return {
-        **own,
+        **fields,
         "schema_version": _VERSION,
-        "session_id": own.get("session_id") or f"{episode.group}/{place}",
+        "session_id": fields.get("session_id") or f"{episode.group}/{place}",
         "agent": known,
         "steps": steps,
-        "extra": {**object_of(own, "extra"), **extra, **others},
+        "extra": {**object_of(fields, "extra"), **extra, **others},
     }
 
 

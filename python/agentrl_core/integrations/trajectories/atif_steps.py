@@ -97,8 +97,8 @@ def steps_of(messages: Sequence[Mapping[str, Any]], where: str) -> tuple[list[di
         content = message.get("content")
         parts = list(content) if isinstance(content, (list, tuple)) else []
         urls = [_url(part) for part in parts if is_image_part(part)]
-        own = {"content": [IMAGE if is_image_part(part) else part for part in parts]} if urls else {}
-        plain = plain_message({**message, **own}, place)
+        plain_content = {"content": [IMAGE if is_image_part(part) else part for part in parts]} if urls else {}
+        plain = plain_message({**message, **plain_content}, place)
         text = _parts(plain["content"], urls) if urls else _text(plain["content"], place)
         more = {name: value for name, value in message.items() if name not in _HELD and value is not None}
         role = plain["role"]
@@ -144,8 +144,8 @@ def _call(call: Step, place: str) -> Message:
     if not isinstance(name, str) or not isinstance(arguments, (Mapping, str, type(None))):
         raise InvalidInputError(f"{place}: a call is {dict(call)!r:.80}; give 'function_name' and 'arguments'")
     text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-    own = {} if call.get("tool_call_id") is None else {"id": call["tool_call_id"]}
-    return {**own, "type": "function", "function": {"name": name, "arguments": text}}
+    identity = {} if call.get("tool_call_id") is None else {"id": call["tool_call_id"]}
+    return {**identity, "type": "function", "function": {"name": name, "arguments": text}}
 
 
 def _calls(calls: Sequence[Message], name: str, place: str) -> Iterator[dict[str, Any]]:
@@ -163,10 +163,10 @@ def _calls(calls: Sequence[Message], name: str, place: str) -> Iterator[dict[str
         }
 
 
-def _objects(given: Any, name: str, place: str) -> Sequence[Step]:
-    if not isinstance(given, (list, tuple)) or not all(isinstance(each, Mapping) for each in given):
-        raise InvalidInputError(f"{place}: {name} is {given!r:.60}; give a list of objects")
-    return given
+def _objects(value: Any, name: str, place: str) -> Sequence[Step]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(each, Mapping) for each in value):
+        raise InvalidInputError(f"{place}: {name} is {value!r:.60}; give a list of objects")
+    return value
 
 
 def _content(content: Any, place: str) -> str | list[Message]:
@@ -189,8 +189,10 @@ def _is_image(part: object) -> bool:
 
 def _parts(content: Any, urls: Sequence[str]) -> list[Message]:
     """Return a plain content as ATIF parts, with its images as the given URLs."""
-    rest = iter(urls)
-    return [_image(next(rest)) if part == IMAGE else {"type": "text", "text": part["text"]} for part in content]
+    remaining_urls = iter(urls)
+    return [
+        _image(next(remaining_urls)) if part == IMAGE else {"type": "text", "text": part["text"]} for part in content
+    ]
 
 
 def _image(url: str) -> Message:
@@ -198,8 +200,8 @@ def _image(url: str) -> Message:
 
 
 def _url(part: Mapping[str, Any]) -> str:
-    given = part.get("image_url")
-    return str(given.get("url") if isinstance(given, Mapping) else given)
+    image_url = part.get("image_url")
+    return str(image_url.get("url") if isinstance(image_url, Mapping) else image_url)
 
 
 def _text(content: Any, place: str) -> str:

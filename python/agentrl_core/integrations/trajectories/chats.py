@@ -170,16 +170,18 @@ def to_chats(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> 
     linear(batch, episodes, "a chat", (CHATS, ATIF, ""))
     for episode in episodes:
         if episode.format_name == CHATS:
-            given = episode.record.get("step_rewards") or [None] * len(episode.turns)
-            found = [as_given(*pair) for pair in zip(given, (turn.reward for turn in episode.turns), strict=True)]
+            recorded = episode.record.get("step_rewards") or [None] * len(episode.turns)
+            step_rewards = [
+                as_given(*pair) for pair in zip(recorded, (turn.reward for turn in episode.turns), strict=True)
+            ]
             chat = {**episode.record, **changed(CHATS, episode.record, episode.facts)}
-            yield chat if found == given else {**chat, "step_rewards": found}
+            yield chat if step_rewards == recorded else {**chat, "step_rewards": step_rewards}
             continue
         rewards: list[float | None] | None = [turn.reward for turn in episode.turns]
         rewards = rewards if any(reward is not None for reward in rewards or ()) else None
         if rewards is not None and len(episode.turns) < sum(each["role"] == "assistant" for each in episode.messages):
             rewards = _for_answers(episode.messages, rewards)
-        own, others = carried(CHATS, episode.format_name, episode.record)
+        fields, others = carried(CHATS, episode.format_name, episode.record)
         shared = {
             "messages": list(episode.messages),
             "tools": list(episode.tools),
@@ -187,11 +189,11 @@ def to_chats(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> 
             "step_rewards": rewards,
         }
         shared = {name: value for name, value in shared.items() if value is not None and value != []}
-        yield {**own, **shared, **others, **episode.extra}
+        yield {**fields, **shared, **others, **episode.extra}
 
 
 def _for_answers(messages: Sequence[Mapping[str, Any]], rewards: Sequence[float | None]) -> list[float | None]:
     """Return the rewards of all answers, None for answers that were not sampled."""
-    rest = iter(rewards)
+    remaining_rewards = iter(rewards)
     answers = [message for message in messages if message["role"] == "assistant"]
-    return [next(rest, None) if is_trained(message, "a message") else None for message in answers]
+    return [next(remaining_rewards, None) if is_trained(message, "a message") else None for message in answers]

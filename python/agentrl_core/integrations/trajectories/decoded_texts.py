@@ -47,10 +47,10 @@ def decoded_turn(
         if plain(rendered) == prompt
     }
     if len(fitting) != 1:
-        how = "no chat of one question renders to" if not fitting else "several chats render to"
+        how = "no chat of one question renders to it" if not fitting else "several chats render to it"
         raise UnsupportedError(
-            f"{where}: prompt is {prompt!r:.60}, which {how} without special tokens; give the tokenizer that made it, "
-            "or a record with token ids"
+            f"{where}: prompt is {prompt!r:.60}, but {how} without special tokens; give the tokenizer that made "
+            "it, or a record with token ids"
         )
     marker = _between(template, plain)
     if marker.strip() and marker in completion:
@@ -75,25 +75,25 @@ class _Plain:
 
 def _chats(prompt: str, template: ChatTemplate, plain: _Plain) -> list[list[dict[str, Any]]]:
     """Return the chats of one question that may be the source of a decoded prompt."""
-    found: list[list[dict[str, Any]]] = []
+    chats: list[list[dict[str, Any]]] = []
     begin, _, end = plain(template.render([QUESTION], open_turn=True)).partition(QUESTION["content"])
     if prompt.startswith(begin) and prompt.endswith(end) and len(prompt) > len(begin) + len(end):
-        found.append([{"role": "user", "content": prompt[len(begin) : len(prompt) - len(end)]}])
+        chats.append([{"role": "user", "content": prompt[len(begin) : len(prompt) - len(end)]}])
     try:
-        shown = plain(template.render([_SYSTEM, QUESTION], open_turn=True))
+        rendered = plain(template.render([_SYSTEM, QUESTION], open_turn=True))
     except UnsupportedError:  # the template refuses system messages
-        return found
-    begin, _, rest = shown.partition(_SYSTEM["content"])
+        return chats
+    begin, _, rest = rendered.partition(_SYSTEM["content"])
     middle, _, end = rest.partition(QUESTION["content"])
     if not middle or not (prompt.startswith(begin) and prompt.endswith(end)):
-        return found
+        return chats
     inner = prompt[len(begin) : len(prompt) - len(end)]
-    at = inner.find(middle)
-    while at >= 0:
-        system, question = inner[:at], inner[at + len(middle) :]
-        found.append([{"role": "system", "content": system}, {"role": "user", "content": question}])
-        at = inner.find(middle, at + 1)
-    return found
+    position = inner.find(middle)
+    while position >= 0:
+        system, question = inner[:position], inner[position + len(middle) :]
+        chats.append([{"role": "system", "content": system}, {"role": "user", "content": question}])
+        position = inner.find(middle, position + 1)
+    return chats
 
 
 def _between(template: ChatTemplate, plain: _Plain) -> str:

@@ -84,7 +84,7 @@ class TrajectoryRecord:
 
 @contextmanager
 def named(where: str) -> Iterator[None]:
-    """Add the name of a record to errors raised inside the block."""
+    """Add the name of a record to each `InvalidInputError` raised inside the block, unless it has the name."""
     try:
         yield
     except InvalidInputError as error:
@@ -102,14 +102,14 @@ def batch_of(episodes: Iterable[TrajectoryRecord], *, iteration: int = 0) -> Bat
     Raises:
         InvalidInputError: a record has no turns, or invalid values.
     """
-    given = list(episodes)
-    names = sorted({name for episode in given for name in episode.rewards})
+    records = list(episodes)
+    names = sorted({name for episode in records for name in episode.rewards})
     forest = Forest(iteration=iteration, reward_components=names or None)
-    masked = any(not turn.trained for episode in given for turn in episode.turns)
+    masked = any(not turn.trained for episode in records for turn in episode.turns)
     numbers: dict[tuple[str, str], int] = {}
     members: dict[int, int] = {}
     placed: list[int] = []
-    for place, episode in enumerate(given):
+    for place, episode in enumerate(records):
         if not episode.turns:
             name = episode.name or f"episode {place}"
             raise InvalidInputError(f"{name} (task {episode.task!r}) has no turn that the policy took; leave it out")
@@ -165,28 +165,28 @@ def _add(forest: Forest, trajectory: int, episode: TrajectoryRecord, names: Sequ
     )
 
 
-def _tokens(given: Ids, name: str) -> NDArray[np.int32]:
+def _tokens(tokens: Ids, name: str) -> NDArray[np.int32]:
     """Return token ids as an array, and refuse numbers that are not integers."""
     try:
-        found = np.asarray(given if len(given) else np.empty(0, np.int32))
+        ids = np.asarray(tokens if len(tokens) else np.empty(0, np.int32))
     except ValueError:  # lists of several lengths
-        found = np.empty(0)
-    whole = found.ndim == 1 and np.issubdtype(found.dtype, np.integer)
-    if not whole or (len(found) and not 0 <= found.min() <= found.max() <= np.iinfo(np.int32).max):
-        raise InvalidInputError(f"{name} has token ids {given!r:.60}; give whole numbers from 0 to 2147483647")
-    return found.astype(np.int32)
+        ids = np.empty(0)
+    is_integer = ids.ndim == 1 and np.issubdtype(ids.dtype, np.integer)
+    if not is_integer or (len(ids) and not 0 <= ids.min() <= ids.max() <= np.iinfo(np.int32).max):
+        raise InvalidInputError(f"{name} has token ids {tokens!r:.60}; give whole numbers from 0 to 2147483647")
+    return ids.astype(np.int32)
 
 
 def _logprobs(turn: TrajectoryTurn, place: int) -> NDArray[np.float32]:
     """Return the log-probs of a turn as an array; finite numbers that would overflow float32 are refused."""
-    found = np.zeros(0) if turn.logprobs is None else doubles(turn.logprobs, f"turn {place}: logprobs")
+    values = np.zeros(0) if turn.logprobs is None else doubles(turn.logprobs, f"turn {place}: logprobs")
     largest = np.finfo(np.float32).max
-    if (np.isfinite(found) & (np.abs(found) > largest)).any():
+    if (np.isfinite(values) & (np.abs(values) > largest)).any():
         raise InvalidInputError(
-            f"turn {place}: logprobs has {max(found[np.isfinite(found)], key=abs):.3g}, which does not fit 32 bits; "
+            f"turn {place}: logprobs has {max(values[np.isfinite(values)], key=abs):.3g}, which does not fit 32 bits; "
             "give the log-probs with which the tokens were sampled"
         )
-    return found.astype(np.float32)
+    return values.astype(np.float32)
 
 
 def as_number(given: object, name: str) -> float:
@@ -223,34 +223,34 @@ def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) 
     for place in range(len(contexts.draws)):
         begin = int(contexts.offsets[place])
         for step in range(int(contexts.steps[place]), int(contexts.steps[place + 1])):
-            own = slice(int(of_tokens[step]), int(of_tokens[step + 1]))
-            known = np.isfinite(logprobs[own]).all()
+            span = slice(int(of_tokens[step]), int(of_tokens[step + 1]))
+            known = np.isfinite(logprobs[span]).all()
             turns.append(
                 TrajectoryTurn(
                     contexts.tokens[begin : begin + max(int(contexts.begins[step]), 0)].tolist(),
-                    tokens[own].tolist(),
-                    logprobs[own].tolist() if known else None,
+                    tokens[span].tolist(),
+                    logprobs[span].tolist() if known else None,
                     _shortest(step_rewards[step]) if np.isfinite(step_rewards[step]) else None,
-                    mask is None or bool(mask[own].any()),
+                    mask is None or bool(mask[span].any()),
                 )
             )
     rows, groups = _rows(batch), batch.keys("group_id", "draw").tolist()
     parts = {name: batch.column(f"reward.{name}", "draw") for name in batch.reward_components or ()}
-    found = []
+    records = []
     infos = [json.loads(row["info"] or "{}") for row in rows]
     for place, row in enumerate(rows):
         if names_blobs(row["info"] or ""):
             infos[place] = with_bytes(infos[place], batch.blob)
     shows = tokens_with_images(batch)
-    named = _group_names(rows, infos, groups)
+    group_names = _group_names(rows, infos, groups)
     for draw, (row, info) in enumerate(zip(rows, infos, strict=True)):
         own_turns = turns[int(of_steps[draw]) : int(of_steps[draw + 1])]
         format_name, record = kept_in(info)
         messages, tools = messages_and_tools(format_name, record) if format_name else (info.pop("messages", ()), ())
-        found.append(
+        records.append(
             TrajectoryRecord(
                 task=row["task_id"],
-                group=named[draw],
+                group=group_names[draw],
                 turns=own_turns,
                 messages=messages or _read(draw, own_turns, tokenizer, shows, of_tokens[of_steps[draw : draw + 2]]),
                 tools=tools or info.pop("tools", ()),
@@ -262,7 +262,7 @@ def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) 
                 record=record,
             )
         )
-    return found
+    return records
 
 
 def _shortest(stored: float) -> float:
@@ -278,8 +278,8 @@ def _group_names(
     imported: list[bool] = []
     for row, info in zip(rows, infos, strict=True):
         format_name, record = kept_in(info)
-        given = names_of(format_name, record)[1] if format_name else None
-        names.append((row["task_id"], row["task_id"] if given is None else given))
+        group_name = names_of(format_name, record)[1] if format_name else None
+        names.append((row["task_id"], row["task_id"] if group_name is None else group_name))
         imported.append(bool(format_name))
     numbers: dict[tuple[str, str], set[int]] = {}
     for pair, group in zip(names, groups, strict=True):
@@ -313,22 +313,22 @@ def turns_of(
     """
     if template is None:
         raise InvalidInputError(
-            "there are no token ids; give tokenizer=, whose chat template makes them (no log-probs)"
+            f"{chat}: there are no token ids; give tokenizer=, whose chat template makes them (no log-probs)"
         )
     trained = [is_trained(message, f"{chat}, message {place}") for place, message in enumerate(messages)]
     schemas = plain_tools(tools, chat)
-    shown: list[dict[str, Any]] = []
+    image_messages: list[dict[str, Any]] = []
     if isinstance(template, Chat):
-        shown = with_images(messages, f"{chat}: messages")
-        found = template.answers(shown, schemas, chat=chat)
+        image_messages = with_images(messages, f"{chat}: messages")
+        answers = template.answers(image_messages, schemas, chat=chat)
     else:
         plain = [plain_message(message, f"{chat}, message {place}") for place, message in enumerate(messages)]
-        found = template.answers(plain, schemas, chat=chat)
+        answers = template.answers(plain, schemas, chat=chat)
     return [
         TrajectoryTurn(
-            each.context, each.action, trained=trained[each.message], images=images_in(shown[: each.message])
+            each.context, each.action, trained=trained[each.message], images=images_in(image_messages[: each.message])
         )
-        for each in found
+        for each in answers
         if sampled is None or each.message in sampled
     ]
 
@@ -366,27 +366,28 @@ def _read(
             f"draw {draw} has images and no imported messages, and its tokens do not mark where the images are; leave "
             "it out (batch.select_draws), or save the batch in a store"
         )
-    return decoded(turns, tokenizer)
+    return decoded(draw, turns, tokenizer)
 
 
-def decoded(turns: Sequence[TrajectoryTurn], tokenizer: PreTrainedTokenizerBase | None) -> list[Message]:
+def decoded(draw: int, turns: Sequence[TrajectoryTurn], tokenizer: PreTrainedTokenizerBase | None) -> list[Message]:
     """Return decoded messages for turns of tokens; roles within a context are not distinguished."""
     if tokenizer is None:
-        raise InvalidInputError("the batch has tokens but no messages; give tokenizer=, which decodes the tokens")
+        raise InvalidInputError(f"draw {draw} has tokens but no messages; give tokenizer=, which decodes the tokens")
     messages: list[Message] = []
-    seen = 0
+    decoded_count = 0
     before: list[int] = []
     for place, turn in enumerate(turns):
-        if list(turn.context[:seen]) != before:
+        if list(turn.context[:decoded_count]) != before:
             raise UnsupportedError(
-                f"the context of turn {place} does not begin with the turn before it (its history was rewritten), but "
-                "a chat has one history; leave its draw out (batch.select_draws), or save the batch in a store"
+                f"draw {draw}: the context of turn {place} does not begin with turn {place - 1} (the history was "
+                "rewritten), but a chat has one history; leave the draw out (batch.select_draws), or save the batch in "
+                "a store"
             )
         role = "tool" if messages else "user"
-        messages.append({"role": role, "content": _text(tokenizer, turn.context[seen:])})
+        messages.append({"role": role, "content": _text(tokenizer, turn.context[decoded_count:])})
         messages.append({"role": "assistant", "content": _text(tokenizer, turn.action)})
         before = [*turn.context, *turn.action]
-        seen = len(before)
+        decoded_count = len(before)
     return messages
 
 
@@ -421,6 +422,6 @@ def _rows(batch: Batch) -> list[dict[str, Any]]:
             "exporting trajectories needs the package polars: pip install 'agentrl-core[polars]'"
         ) from error
     columns = ["trajectory_id", "task_id", "reward", "success", "info"]
-    drawn = pl.DataFrame(batch.draws).select("trajectory_id")
+    ids = pl.DataFrame(batch.draws).select("trajectory_id")
     known = pl.DataFrame(batch.trajectories).select(columns)
-    return drawn.join(known, on="trajectory_id", how="left", maintain_order="left").to_dicts()
+    return ids.join(known, on="trajectory_id", how="left", maintain_order="left").to_dicts()

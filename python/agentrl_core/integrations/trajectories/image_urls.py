@@ -47,13 +47,13 @@ def with_bytes(record: Any, blob: Callable[[bytes], bytes]) -> Any:
         NotFoundError: a blob is missing.
     """
 
-    def whole(url: str) -> str:
-        found = _HASHED.fullmatch(url)
+    def data_url(url: str) -> str:
+        match = _HASHED.fullmatch(url)
         return (
-            url if found is None else f"{found[1]}{_BASE64}{base64.b64encode(blob(bytes.fromhex(found[2]))).decode()}"
+            url if match is None else f"{match[1]}{_BASE64}{base64.b64encode(blob(bytes.fromhex(match[2]))).decode()}"
         )
 
-    return _mapped(record, whole)
+    return _mapped(record, data_url)
 
 
 def names_blobs(text: str) -> bool:

@@ -34,9 +34,13 @@ def kept(format_name: str, record: Record) -> dict[str, Any]:
 
 def kept_in(info: Mapping[str, Any]) -> tuple[str, Record]:
     """Return format and record stored in `info`; ("", {}) if there is none."""
-    found = info.get("imported")
-    if isinstance(found, Mapping) and found.get("format") in FORMATS and isinstance(found.get("record"), Mapping):
-        return str(found["format"]), found["record"]
+    imported = info.get("imported")
+    if (
+        isinstance(imported, Mapping)
+        and imported.get("format") in FORMATS
+        and isinstance(imported.get("record"), Mapping)
+    ):
+        return str(imported["format"]), imported["record"]
     return "", {}
 
 
@@ -66,8 +70,8 @@ def names_of(format_name: str, record: Record) -> tuple[str | None, str | None]:
         task = task.get("key") or task.get("hash") or None
     else:
         task, group = record.get("task"), record.get("group")
-    named = [None if name is None or not str(name).strip() else str(name) for name in (task, group)]
-    return named[0], named[1]
+    names = [None if name is None or not str(name).strip() else str(name) for name in (task, group)]
+    return names[0], names[1]
 
 
 def carried(target: str, format_name: str, record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -92,9 +96,9 @@ def carried(target: str, format_name: str, record: Record) -> tuple[dict[str, An
         others = {name: value for name, value in inner.pop(CARRIED).items() if isinstance(value, Mapping)}
     if slot is not None and slot in rest:
         rest[slot] = inner
-    found = others | ({format_name: rest} if rest else {})
-    own = dict(found.pop(target, {}))
-    return own, {CARRIED: found} if found else {}
+    kept_records = others | ({format_name: rest} if rest else {})
+    fields = dict(kept_records.pop(target, {}))
+    return fields, {CARRIED: kept_records} if kept_records else {}
 
 
 def changed(format_name: str, record: Record, stored: Record) -> dict[str, Any]:
@@ -107,16 +111,16 @@ def changed(format_name: str, record: Record, stored: Record) -> dict[str, Any]:
     """
     holder = object_of(record, "extra") if format_name == ATIF else record
     task, group = names_of(format_name, record)
-    given = {
+    recorded = {
         "task": stored["task"] if task is None else task,
         "group": stored["task"] if group is None else group,
         "reward": as_given(holder.get("reward"), stored["reward"]),
         "success": holder.get("success"),
     }
-    differs = {name: value for name, value in stored.items() if name in ("task", "group") and given[name] != value}
-    if given["reward"] != holder.get("reward"):
+    differs = {name: value for name, value in stored.items() if name in ("task", "group") and recorded[name] != value}
+    if recorded["reward"] != holder.get("reward"):
         differs["reward"] = stored["reward"]
-    if given["success"] != stored["success"]:
+    if recorded["success"] != stored["success"]:
         differs["success"] = stored["success"]
     return differs
 
@@ -127,10 +131,10 @@ def object_of(record: Record, name: str) -> dict[str, Any]:
     Raises:
         InvalidInputError: the field is not an object.
     """
-    found = record.get(name)
-    if found is not None and not isinstance(found, Mapping):
-        raise InvalidInputError(f"{name} is {found!r:.60}; give an object")
-    return dict(found or {})
+    value = record.get(name)
+    if value is not None and not isinstance(value, Mapping):
+        raise InvalidInputError(f"{name} is {value!r:.60}; give an object")
+    return dict(value or {})
 
 
 def as_given(given: Any, stored: Any) -> Any:

@@ -72,8 +72,8 @@ def recorded_turns(
             reward = turn.get("reward")
             if reward is not None and not isinstance(reward, (int, float)):
                 raise InvalidInputError(f"{place}: reward is {reward!r:.40}; give a number")
-            own = [replace(each, trained=trained) for each in _pair(turn, place, trained=trained)]
-            turns += [*own[:-1], replace(own[-1], reward=reward)]
+            pair_turns = [replace(each, trained=trained) for each in _pair(turn, place, trained=trained)]
+            turns += [*pair_turns[:-1], replace(pair_turns[-1], reward=reward)]
         if not turns:
             raise InvalidInputError(f"{where}: turns is empty; leave the record out")
         return turns, []
@@ -111,18 +111,20 @@ def _row(record: Mapping[str, Any], where: str) -> tuple[list[TrajectoryTurn], l
 
 def _trained(record: Mapping[str, Any], ids: NDArray[np.int32], where: str) -> NDArray[np.bool_]:
     """Return a mask of the trained tokens of a row, from its labels and masks, which must agree."""
-    found: dict[str, NDArray[np.bool_]] = {}
+    masks: dict[str, NDArray[np.bool_]] = {}
     if record.get(_LABELS) is not None:
         labels = _array(record[_LABELS], f"{where}: {_LABELS}")
         if labels.shape != ids.shape:
             raise InvalidInputError(
                 f"{where}: labels has {labels.size} values for {len(ids)} input_ids; give one for each"
             )
-        found[_LABELS] = labels != _IGNORED
-        if (labels != ids)[found[_LABELS]].any():
-            shifted = found[_LABELS][:-1] & (labels[:-1] == ids[1:])
-            why = "they are shifted by one" if shifted.sum() >= found[_LABELS].sum() - 1 else "they are other tokens"
-            raise InvalidInputError(f"{where}: labels differ from input_ids ({why}); give the ids themselves, or -100")
+        masks[_LABELS] = labels != _IGNORED
+        if (labels != ids)[masks[_LABELS]].any():
+            shifted = masks[_LABELS][:-1] & (labels[:-1] == ids[1:])
+            reason = "they are shifted by one" if shifted.sum() >= masks[_LABELS].sum() - 1 else "they are other tokens"
+            raise InvalidInputError(
+                f"{where}: labels differ from input_ids ({reason}); give the ids themselves, or -100"
+            )
     for name in _MASKS:
         if record.get(name) is not None:
             mask = _zero_or_one(record[name], where, name)
@@ -130,12 +132,12 @@ def _trained(record: Mapping[str, Any], ids: NDArray[np.int32], where: str) -> N
                 raise InvalidInputError(
                     f"{where}: {name} has {len(mask)} values for {len(ids)} input_ids; give one for each"
                 )
-            found[name] = np.concatenate([np.zeros(len(ids) - len(mask), bool), mask])
-    if not found:
+            masks[name] = np.concatenate([np.zeros(len(ids) - len(mask), bool), mask])
+    if not masks:
         raise InvalidInputError(
             f"{where} has input_ids, but no {_LABELS} and no mask ({', '.join(_MASKS)}); give one of them"
         )
-    (name, trained), *others = found.items()
+    (name, trained), *others = masks.items()
     for other, mask in others:
         if (mask != trained).any():
             raise InvalidInputError(f"{where}: {name} and {other} train different tokens; leave one of them out")
@@ -168,8 +170,8 @@ def _pair(record: Mapping[str, Any], where: str, *, trained: bool) -> list[Traje
         values = np.concatenate([np.zeros(len(prompt)), values])
     turns = _runs(ids, chosen, values, where)
     if record.get(ROUTED_EXPERTS) is not None:
-        read = len(turns[-1].context) + len(turns[-1].action)
-        turns[-1] = replace(turns[-1], routed_experts=_experts(record[ROUTED_EXPERTS], len(ids), where)[:read])
+        length = len(turns[-1].context) + len(turns[-1].action)
+        turns[-1] = replace(turns[-1], routed_experts=_experts(record[ROUTED_EXPERTS], len(ids), where)[:length])
     return turns
 
 
@@ -180,12 +182,12 @@ def _runs(
     edges = np.flatnonzero(np.diff(np.concatenate([[False], trained, [False]]).astype(np.int8)))
     turns = []
     for begin, end in list(pairwise(edges.tolist()))[::2]:
-        own = None if logprobs is None else logprobs[begin:end].tolist()
-        if own is not None and not np.isfinite(own).all():
+        values = None if logprobs is None else logprobs[begin:end].tolist()
+        if values is not None and not np.isfinite(values).all():
             raise InvalidInputError(
-                f"{where}: logprobs of a turn are {own!r:.40}; give finite numbers, or leave them out"
+                f"{where}: logprobs of a turn are {values!r:.40}; give finite numbers, or leave them out"
             )
-        turns.append(TrajectoryTurn(ids[:begin], ids[begin:end], own))
+        turns.append(TrajectoryTurn(ids[:begin], ids[begin:end], values))
     return turns
 
 
@@ -204,19 +206,19 @@ def _text(prompt: str, completion: str, tokenizer: Any, where: str) -> Trajector
     return TrajectoryTurn(context, action)
 
 
-def _array(given: Any, where: str) -> NDArray[Any]:
+def _array(values: Any, where: str) -> NDArray[Any]:
     """Return a row of numbers as an array."""
     try:
-        found = np.asarray(given)
+        array = np.asarray(values)
     except ValueError as error:
-        raise InvalidInputError(f"{where} is {given!r:.40}; give a one-dimensional array of numbers") from error
-    if found.size and found.dtype.kind not in "iufb":
-        raise InvalidInputError(f"{where} is {given!r:.40}; give numbers (whole numbers, except for log-probs)")
-    return found
+        raise InvalidInputError(f"{where} is {values!r:.40}; give a one-dimensional array of numbers") from error
+    if array.size and array.dtype.kind not in "iufb":
+        raise InvalidInputError(f"{where} is {values!r:.40}; give numbers (whole numbers, except for log-probs)")
+    return array
 
 
-def _ids(given: Any, where: str) -> NDArray[np.int32]:
-    ids = _array(given, where)
+def _ids(values: Any, where: str) -> NDArray[np.int32]:
+    ids = _array(values, where)
     if ids.ndim == 1 and ids.size == 0:
         return np.empty(0, np.int32)
     if ids.ndim != 1:
@@ -224,7 +226,7 @@ def _ids(given: Any, where: str) -> NDArray[np.int32]:
             f"{where} has {ids.ndim} dimensions; give a one-dimensional array of ids for each record"
         )
     if ids.dtype.kind not in "iu":
-        raise InvalidInputError(f"{where} is {given!r:.40}; give whole numbers")
+        raise InvalidInputError(f"{where} is {values!r:.40}; give whole numbers")
     if ids.min() < 0 or ids.max() > _LARGEST:
         raise InvalidInputError(
             f"{where} has the id {ids.min() if ids.min() < 0 else ids.max()}; give ids from 0 to {_LARGEST}"
@@ -232,10 +234,10 @@ def _ids(given: Any, where: str) -> NDArray[np.int32]:
     return ids.astype(np.int32)
 
 
-def _zero_or_one(given: Any, where: str, name: str, length: int | None = None) -> NDArray[np.bool_]:
-    mask = _array(given, f"{where}: {name}")
+def _zero_or_one(values: Any, where: str, name: str, length: int | None = None) -> NDArray[np.bool_]:
+    mask = _array(values, f"{where}: {name}")
     if mask.ndim != 1 or mask.dtype.kind not in "iufb":
-        raise InvalidInputError(f"{where}: {name} is {given!r:.40}; give a 0 or 1 for each token")
+        raise InvalidInputError(f"{where}: {name} is {values!r:.40}; give a 0 or 1 for each token")
     if length is not None and len(mask) != length:
         raise InvalidInputError(f"{where}: {name} has {len(mask)} values for {length} tokens; give one for each")
     if not np.isin(mask, (0, 1)).all():
@@ -259,9 +261,9 @@ def _logprobs(given: Any, trained: NDArray[np.bool_], where: str) -> NDArray[np.
     )
 
 
-def _experts(given: Any, tokens: int, where: str) -> NDArray[np.uint8] | NDArray[np.uint16]:
+def _experts(values: Any, tokens: int, where: str) -> NDArray[np.uint8] | NDArray[np.uint16]:
     """Return the experts of tokens, one row each, from the first token on."""
-    experts = _array(given, f"{where}: {ROUTED_EXPERTS}")
+    experts = _array(values, f"{where}: {ROUTED_EXPERTS}")
     if experts.ndim not in (2, 3) or not tokens - 1 <= len(experts) <= tokens or not experts[:1].size:
         raise InvalidInputError(
             f"{where}: {ROUTED_EXPERTS} has shape {experts.shape} for {tokens} tokens; give [tokens, layers, k], where "

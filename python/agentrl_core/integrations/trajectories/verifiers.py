@@ -66,15 +66,15 @@ def from_verifiers(traces: Iterable[Mapping[str, Any]]) -> Batch:
 
 
 def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
-    given = cast("object", trace)
-    if not isinstance(given, Mapping):
-        raise InvalidInputError(f"trace {place} is {given!r:.60}; give the record of a trace")
+    record = cast("object", trace)
+    if not isinstance(record, Mapping):
+        raise InvalidInputError(f"trace {place} is {record!r:.60}; give the record of a trace")
     if trace.get("version") != 1:
         raise InvalidInputError(f"trace {place}: version is {trace.get('version')!r:.40}; give a trace of version 1")
     nodes = trace.get("nodes") or ()
     if not all(isinstance(node, Mapping) and isinstance(node.get("message"), Mapping) for node in nodes):
         raise InvalidInputError(f"trace {place}: a node has no message; give the record of a trace")
-    read: list[list[int]] = []  # for each node, all tokens up to its end
+    prefixes: list[list[int]] = []  # for each node, all tokens up to its end
     step_rewards = object_of(trace, "info").get("step_rewards")
     turns: list[TrajectoryTurn] = []
     images: list[tuple[Image, ...]] = []  # for each node, all images up to its end
@@ -85,13 +85,13 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
             raise InvalidInputError(
                 f"node {number} of trace {place} has the parent {parent!r:.20}; give an earlier node, or null"
             )
-        before = [] if parent is None else read[parent]
-        read.append(before + tokens)
-        own = [node["message"]]
-        shown: tuple[Image, ...] = () if parent is None else images[parent]
-        if has_images(own):
-            shown += images_in(with_images(own, f"trace {place}: nodes[{number}]"))
-        images.append(shown)
+        before = [] if parent is None else prefixes[parent]
+        prefixes.append(before + tokens)
+        messages_of_node = [node["message"]]
+        images_so_far: tuple[Image, ...] = () if parent is None else images[parent]
+        if has_images(messages_of_node):
+            images_so_far += images_in(with_images(messages_of_node, f"trace {place}: nodes[{number}]"))
+        images.append(images_so_far)
         if not node.get("sampled"):
             continue
         if not mask.any():
@@ -113,7 +113,7 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
                 "sampled node"
             )
         reward = None if step_rewards is None else step_rewards[len(turns)]
-        turns.append(TrajectoryTurn(before + tokens[:first], action.tolist(), logprobs, reward, images=shown))
+        turns.append(TrajectoryTurn(before + tokens[:first], action.tolist(), logprobs, reward, images=images_so_far))
     name, group = names_of(VERIFIERS, trace)
     name = str(place) if name is None else name
     rewards = _rewards_in(trace)
@@ -132,7 +132,7 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
 
 def _rewards_in(trace: Mapping[str, Any]) -> dict[str, float]:
     """Return the parts of a trace's reward, each multiplied by its weight."""
-    found: dict[str, float] = {}
+    rewards: dict[str, float] = {}
     for name, reward in object_of(trace, "rewards").items():
         if reward is None or (isinstance(reward, Mapping) and reward.get("score") is None):
             continue
@@ -142,8 +142,8 @@ def _rewards_in(trace: Mapping[str, Any]) -> dict[str, float]:
             raise InvalidInputError(
                 f"reward {name!r} is {reward!r:.60}; give an object with the numbers score and weight"
             )
-        found[name] = as_number(score, f"reward {name!r}") * as_number(weight, f"weight of reward {name!r}")
-    return found
+        rewards[name] = as_number(score, f"reward {name!r}") * as_number(weight, f"weight of reward {name!r}")
+    return rewards
 
 
 def to_verifiers(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> Iterator[dict[str, Any]]:
@@ -187,29 +187,29 @@ def _rewritten(draw: int, episode: TrajectoryRecord, advantages: Sequence[Sequen
         )
     for node, values in zip(sampled, advantages or (), strict=False):
         node["advantages"] = list(values)
-    made = {**episode.record, "nodes": nodes}
-    known = _rewards_in(made)
-    whole = sum(known.values()) if known else None
-    if as_given(whole, episode.reward) != whole:
-        made["rewards"] = _rewards_of(episode)
+    rewritten = {**episode.record, "nodes": nodes}
+    known = _rewards_in(rewritten)
+    total = sum(known.values()) if known else None
+    if as_given(total, episode.reward) != total:
+        rewritten["rewards"] = _rewards_of(episode)
     step_rewards = [turn.reward for turn in episode.turns]
-    info = object_of(made, "info")
-    given = info.get("step_rewards") or [None] * len(step_rewards)
+    info = object_of(rewritten, "info")
+    recorded = info.get("step_rewards") or [None] * len(step_rewards)
     differs: dict[str, Any] = {}
-    if [as_given(*pair) for pair in zip(given, step_rewards, strict=True)] != given:
+    if [as_given(*pair) for pair in zip(recorded, step_rewards, strict=True)] != recorded:
         differs["step_rewards"] = step_rewards
-    task, group = names_of(VERIFIERS, made)
+    task, group = names_of(VERIFIERS, rewritten)
     if episode.group != (group or task or episode.task):
         differs[CARRIED] = {**object_of(info, CARRIED), "group": episode.group}
-    return made | ({"info": {**info, **differs}} if differs else {})
+    return rewritten | ({"info": {**info, **differs}} if differs else {})
 
 
 def _made(episode: TrajectoryRecord, advantages: Sequence[Sequence[float]] | None) -> dict[str, Any]:
     """Return a trace, a chain, for messages that were not imported as one; untrained answers are not sampled."""
-    own, others = carried(VERIFIERS, episode.format_name, episode.record)
-    own = own or {name: episode.extra[name] for name in ("id", "agent", "task", "info") if name in episode.extra}
+    fields, others = carried(VERIFIERS, episode.format_name, episode.record)
+    fields = fields or {name: episode.extra[name] for name in ("id", "agent", "task", "info") if name in episode.extra}
     nodes: list[dict[str, Any]] = []
-    turns, read = list(episode.turns), 0
+    turns, length = list(episode.turns), 0
     answers = [place for place, message in enumerate(episode.messages) if message["role"] == "assistant"]
     answers = answers[len(answers) - len(turns) :]  # earlier ones are examples in the prompt
     for place, message in enumerate(episode.messages):
@@ -218,13 +218,13 @@ def _made(episode: TrajectoryRecord, advantages: Sequence[Sequence[float]] | Non
         sampled = 0
         if place + 1 in answers:
             turn = turns[answers.index(place + 1)]
-            tokens = list(turn.context[read:])
+            tokens = list(turn.context[length:])
         if place in answers:
             number = answers.index(place)
             turn = turns[number]
             # If a chat starts with the answer, its opening is in the same node.
             tokens = [*([] if place else turn.context), *turn.action]
-            read = len(turn.context) + len(turn.action)
+            length = len(turn.context) + len(turn.action)
             if turn.trained:
                 sampled = len(turn.action)
                 node["logprobs"] = list(turn.logprobs or ())
@@ -234,13 +234,13 @@ def _made(episode: TrajectoryRecord, advantages: Sequence[Sequence[float]] | Non
         nodes.append({**node, "token_ids": tokens, "mask": [False] * (len(tokens) - sampled) + [True] * sampled})
     step_rewards = [turn.reward for turn in turns if turn.trained]
     facts = {"group": episode.group} | ({} if episode.success is None else {"success": episode.success})
-    info = object_of(own, "info") | {CARRIED: object_of(others, CARRIED) | facts}
+    info = object_of(fields, "info") | {CARRIED: object_of(others, CARRIED) | facts}
     if any(reward is not None for reward in step_rewards):
         info["step_rewards"] = step_rewards
     return {
-        **own,
+        **fields,
         "version": 1,
-        "task": own.get("task") or {"type": "Task", "data": {}, "key": episode.task},
+        "task": fields.get("task") or {"type": "Task", "data": {}, "key": episode.task},
         "tools": list(episode.tools),
         "nodes": nodes,
         "rewards": _rewards_of(episode),

@@ -76,12 +76,12 @@ class RecipeTrainer(GRPOTrainer):
             rows = self._rows(output)
             batch = self._with_credit(rows.batch)
             spread = [rows.spread(batch.column(name, "token")) for name in _MADE]
-        found = np.zeros((2, *width), np.float32)
-        own = slice(process * width[0], (process + 1) * width[0])
+        table = np.zeros((2, *width), np.float32)
+        rows_of_process = slice(process * width[0], (process + 1) * width[0])
         for place, columns in enumerate(spread):
-            for row, values in enumerate(columns[own]):
-                found[place, row, : len(values)] = values
-        advantages, weights = torch.from_numpy(found).to(output["completion_ids"].device)
+            for row, values in enumerate(columns[rows_of_process]):
+                table[place, row, : len(values)] = values
+        advantages, weights = torch.from_numpy(table).to(output["completion_ids"].device)
         return advantages, weights
 
     def _with_credit(self, batch: Batch) -> Batch:
@@ -108,14 +108,16 @@ class RecipeTrainer(GRPOTrainer):
                 "_calculate_rewards first"
             )
         scored, step_rewards = self._scored
-        held = {"prompt_ids": output["prompt_mask"].bool(), "completion_ids": output["completion_mask"].bool()}
+        attended = {"prompt_ids": output["prompt_mask"].bool(), "completion_ids": output["completion_mask"].bool()}
         names = {"old_per_token_logps": "recomputed_logprob", "ref_per_token_logps": _REFERENCE}
         tensors = {
-            name: output[name] for name in (*held, "tool_mask", "sampling_per_token_logps", *names) if name in output
+            name: output[name]
+            for name in (*attended, "tool_mask", "sampling_per_token_logps", *names)
+            if name in output
         }
         local = [
             {
-                name: values[row][held.get(name, held["completion_ids"])[row]].float().cpu().numpy()
+                name: values[row][attended.get(name, attended["completion_ids"])[row]].float().cpu().numpy()
                 for name, values in tensors.items()
             }
             | {"step_rewards": step_rewards[row]}
@@ -173,8 +175,8 @@ class RecipeTrainer(GRPOTrainer):
             factor=None if ratio is None else ratio.expand_as(logprob),
         )
         for name, number in metrics.items():
-            seen = self.accelerator.gather(torch.tensor(number, device=completion.device))
-            self._metrics["train" if train else "eval"][f"recipe/{name}"].append(seen.nanmean().item())
+            gathered = self.accelerator.gather(torch.tensor(number, device=completion.device))
+            self._metrics["train" if train else "eval"][f"recipe/{name}"].append(gathered.nanmean().item())
         return value + self.router_aux_loss_coef * auxiliary / parts if self.aux_loss_enabled else value
 
     def _old(self, inputs: dict[str, Any], logprob: Tensor) -> Tensor:

@@ -100,22 +100,22 @@ def rollout_samples(batch: Batch, *, version: int = 0) -> Iterator[RolloutSample
     Raises:
         InvalidInputError: the tokens of a turn have different advantages, or log-probs are unknown.
     """
-    has = [name for name in ("advantage", "weight", "keep") if batch.has(name, "token")]
-    rows = Sequences.of(batch, columns=has)
+    names = [name for name in ("advantage", "weight", "keep") if batch.has(name, "token")]
+    rows = Sequences.of(batch, columns=names)
     if rows.logprobs is None:
         raise InvalidInputError(
             "the batch has no log-probs of sampled tokens, which TRL needs; use an engine that reports them"
         )
     for row, (prompt, response, mask) in enumerate(zip(rows.prompts, rows.responses, rows.masks, strict=True)):
-        credit = np.prod([rows.columns[name][row] for name in has if name != "keep"], axis=0)
-        kept = (mask != 0) & (rows.columns["keep"][row] != 0) if "keep" in has else mask != 0
+        credit = np.prod([rows.columns[name][row] for name in names if name != "keep"], axis=0)
+        kept = (mask != 0) & (rows.columns["keep"][row] != 0) if "keep" in names else mask != 0
         turns = np.cumsum(np.append(kept[:1], kept[1:] & ~kept[:-1])) - 1
-        for advantage, held in _parts(credit, kept, turns, row):
-            end = int(np.flatnonzero(held)[-1]) + 1
+        for advantage, selected in _parts(credit, kept, turns, row):
+            end = int(np.flatnonzero(selected)[-1]) + 1
             total = len(prompt) + end
             masks, chances = np.zeros(total, np.int64), np.zeros(total, np.float32)
-            masks[len(prompt) :] = held[:end]
-            chances[len(prompt) :] = np.where(held, rows.logprobs[row], 0.0)[:end]
+            masks[len(prompt) :] = selected[:end]
+            chances[len(prompt) :] = np.where(selected, rows.logprobs[row], 0.0)[:end]
             yield RolloutSample(
                 prompt=[],
                 completion=[],
@@ -138,11 +138,11 @@ def _parts(credit: Any, kept: Any, turns: Any, row: int) -> Iterator[tuple[float
         yield float(credit[kept][0]), kept
         return
     for turn in np.unique(turns[kept]).tolist():
-        held = kept & (turns == turn)
-        if np.ptp(credit[held]) > 1e-6:
+        mask = kept & (turns == turn)
+        if np.ptp(credit[mask]) > 1e-6:
             raise InvalidInputError(
-                f"turn {turn} of row {row} has advantages from {credit[held].min():g} to {credit[held].max():g}, but "
+                f"turn {turn} of row {row} has advantages from {credit[mask].min():g} to {credit[mask].max():g}, but "
                 "TRL's asynchronous trainer takes one for each turn; choose a recipe with one advantage for each turn "
                 "or rollout, or use RecipeTrainer"
             )
-        yield float(credit[held][0]), held
+        yield float(credit[mask][0]), mask

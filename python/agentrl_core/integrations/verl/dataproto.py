@@ -73,11 +73,11 @@ def from_dataproto(data: Any, *, iteration: int = 0) -> Batch:
     before, inside = attention[:, :width], attention[:, width:]
 
     def of(name: str) -> list[Any]:
-        return [values[held] for values, held in zip(_array(fields[name]), inside, strict=True)]
+        return [values[mask] for values, mask in zip(_array(fields[name]), inside, strict=True)]
 
-    masks = of("response_mask") if "response_mask" in fields else [held[held] for held in inside]
+    masks = of("response_mask") if "response_mask" in fields else [mask[mask] for mask in inside]
     return Sequences(
-        prompts=[values[held] for values, held in zip(_array(fields["prompts"]), before, strict=True)],
+        prompts=[values[mask] for values, mask in zip(_array(fields["prompts"]), before, strict=True)],
         responses=of("responses"),
         masks=masks,
         groups=data.non_tensor_batch["uid"].tolist(),

@@ -58,7 +58,7 @@ def needs_of_trainer(recipe: Recipe) -> tuple[str, ...]:
             f"{name}: its credit is for rollouts of {recipe.rollout.title()}, but verl makes rollouts of another kind; "
             "use a Collector"
         )
-    made: set[str] = set()
+    made_columns: set[str] = set()
     needed: dict[str, None] = {}
     for link in (link for phase in _CREDIT for link in recipe.chain(phase)):
         if isinstance(link, Stateful) or list(link.changing()):
@@ -66,9 +66,9 @@ def needs_of_trainer(recipe: Recipe) -> tuple[str, ...]:
                 f"{name}: {link.title()} changes with the iteration, which the data of verl does not contain; use a "
                 "Collector"
             )
-        needed |= dict.fromkeys(column.name for column in link.needs if column.name not in (*DERIVED, *made))
-        made |= {column.name for column in link.makes}
-    if "keep" in made:
+        needed |= dict.fromkeys(column.name for column in link.needs if column.name not in (*DERIVED, *made_columns))
+        made_columns |= {column.name for column in link.makes}
+    if "keep" in made_columns:
         raise RecipeError(
             f"{name} takes tokens out of the loss (column 'keep'), but an estimator of verl cannot change the mask; "
             "use a recipe without that column"
@@ -108,22 +108,22 @@ def register(recipe: Recipe, name: str | None = None) -> tuple[str, ...]:
     """
     core = _core_algos()
     key = PREFIX + (recipe.name if name is None else name)
-    done: list[str] = []
+    registered: list[str] = []
     refused: list[str] = []
     try:
         needs_of_trainer(recipe)
         core.ADV_ESTIMATOR_REGISTRY[key] = Estimator(recipe)
-        done.append("advantage")
+        registered.append("advantage")
     except RecipeError as error:
         refused.append(str(error))
     try:
         core.POLICY_LOSS_REGISTRY[key] = PolicyLoss(recipe)
-        done.append("loss")
+        registered.append("loss")
     except RecipeError as error:
         refused.append(str(error))
-    if not done:
+    if not registered:
         raise RecipeError(" ".join(refused))
-    return tuple(done)
+    return tuple(registered)
 
 
 def register_all() -> dict[str, tuple[str, ...]]:
@@ -135,13 +135,13 @@ def register_all() -> dict[str, tuple[str, ...]]:
     Raises:
         MissingDependencyError: verl is not installed.
     """
-    done = {}
+    registered = {}
     for name in recipes.names():
         try:
-            done[name] = register(recipes.get(name))
+            registered[name] = register(recipes.get(name))
         except RecipeError:
             continue
-    return done
+    return registered
 
 
 class Estimator:
@@ -185,22 +185,22 @@ class Estimator:
         mask = response_mask.detach().cpu().numpy() != 0
         # After the last token that was sampled or has a reward, there is padding.
         ends = ((mask | (rewards != 0)) * np.arange(1, mask.shape[1] + 1)).max(axis=1, initial=0)
-        cut = ends.tolist()
+        lengths = ends.tolist()
         rows: dict[str, Any] = {
-            "prompts": [[0]] * len(cut),
-            "responses": [np.zeros(end, np.int32) for end in cut],
+            "prompts": [[0]] * len(lengths),
+            "responses": [np.zeros(end, np.int32) for end in lengths],
             **({} if known is None else known),
         }
         for name in ("responses", "logprobs"):
             if rows.get(name) is not None:
-                rows[name] = [values[:end] for values, end in zip(rows[name], cut, strict=True)]
+                rows[name] = [values[:end] for values, end in zip(rows[name], lengths, strict=True)]
         rows["columns"] = {
-            name: [values[:end] for values, end in zip(column, cut, strict=True)]
+            name: [values[:end] for values, end in zip(column, lengths, strict=True)]
             for name, column in rows.get("columns", {}).items()
         }
         sequences = Sequences(
-            masks=[values[:end] for values, end in zip(mask, cut, strict=True)],
-            rewards=[values[:end] for values, end in zip(rewards, cut, strict=True)],
+            masks=[values[:end] for values, end in zip(mask, lengths, strict=True)],
+            rewards=[values[:end] for values, end in zip(rewards, lengths, strict=True)],
             groups=list(index),
             **rows,
         )
@@ -208,10 +208,10 @@ class Estimator:
         credit = np.asarray(batch.column("advantage", "token"), np.float64)
         if batch.has("weight", "token"):
             credit = credit * batch.column("weight", "token")
-        found = np.zeros(mask.shape)
+        table = np.zeros(mask.shape)
         for row, values in enumerate(sequences.spread(credit)):
-            found[row, : len(values)] = values
-        advantages = torch.from_numpy(found).to(token_level_rewards)
+            table[row, : len(values)] = values
+        advantages = torch.from_numpy(table).to(token_level_rewards)
         return advantages, advantages
 
 

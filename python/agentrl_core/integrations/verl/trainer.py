@@ -46,13 +46,13 @@ class Credited(PPOTrainer):
     def _rows(self, batch: Any) -> dict[str, Any]:
         """Return the columns of the queue's rows besides rewards, mask and uid."""
         fields = [*_TOKENS, *_OF_TOKENS, "extra_fields"]
-        found = transfer_queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
-        tensors = {name: [row.cpu().numpy() for row in found[name]] for name in fields[:-1] if name in found.keys()}  # noqa: SIM118
+        table = transfer_queue.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+        tensors = {name: [row.cpu().numpy() for row in table[name]] for name in fields[:-1] if name in table.keys()}  # noqa: SIM118
         rows: dict[str, Any] = {ours: tensors[theirs] for theirs, ours in _TOKENS.items() if theirs in tensors}
         rows["columns"] = {ours: tensors[theirs] for theirs, ours in _OF_TOKENS.items() if theirs in tensors}
         rows["rollouts"] = [key.rsplit("_", 1)[0] for key in batch.keys]
-        if "extra_fields" in found.keys():  # noqa: SIM118 - a TensorDict iterates over rows
-            infos = [dict(extra or {}).get("reward_extra_info") or {} for extra in found["extra_fields"].tolist()]
+        if "extra_fields" in table.keys():  # noqa: SIM118 - a TensorDict iterates over rows
+            infos = [dict(extra or {}).get("reward_extra_info") or {} for extra in table["extra_fields"].tolist()]
             names = [
                 name for name in infos[0] if all(isinstance(row.get(name), (int, float, np.number)) for row in infos)
             ]

@@ -230,9 +230,9 @@ def decayed_beta(
     column = columns.doubles(successes, "successes")
     count = len(column)
     groups, names = columns.named(ids, "ids", length=count)
-    kept = decay if isinstance(decay, (int, float)) else columns.doubles(decay, "decay", length=count)
+    decays = decay if isinstance(decay, (int, float)) else columns.doubles(decay, "decay", length=count)
     voted = columns.mask(valid, "valid", length=count)
-    return _core.baseline.decayed_beta(state, names, column, groups, kept, initial, voted)
+    return _core.baseline.decayed_beta(state, names, column, groups, decays, initial, voted)
 
 
 def _check_initial(initial: float | None) -> None:

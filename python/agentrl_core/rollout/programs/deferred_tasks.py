@@ -55,7 +55,9 @@ def decision_payloads(batch: Batch, operation: Operation) -> list[tuple[int, dic
     rows = zip(
         table.column("operation").tolist(), table.column("trajectory_id").tolist(), table.column("reason"), strict=True
     )
-    return [(int(trajectory), json.loads(reason)) for found, trajectory, reason in rows if found == code and reason]
+    return [
+        (int(trajectory), json.loads(reason)) for row_code, trajectory, reason in rows if row_code == code and reason
+    ]
 
 
 def as_reason(task: Task, turns: int | None, messages: Sequence[Message]) -> str:

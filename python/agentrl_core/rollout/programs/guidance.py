@@ -1,4 +1,4 @@
-"""Sources of hints for a policy: a solution, an instruction, the advice of another agent."""
+"""Sources of hints for a policy: a part of the solution, solutions of other tasks, the response of another agent."""
 
 from __future__ import annotations
 
@@ -97,13 +97,13 @@ class SolutionHint(HintSource):
             return Hint(solution[: int(self.share * len(solution))], ends=True)
         if self.unit == "tokens" and len(solution) == 1:
             return Hint(solution, share=self.share)
-        left = int(self.share * sum(map(len, solution)))
+        remaining = int(self.share * sum(map(len, solution)))
         actions: list[str] = []
         for action in solution:
-            if len(action) > left:
-                return Hint((*actions, action[:left]) if left else tuple(actions), ends=not left)
+            if len(action) > remaining:
+                return Hint((*actions, action[:remaining]) if remaining else tuple(actions), ends=not remaining)
             actions.append(action)
-            left -= len(action)
+            remaining -= len(action)
         return Hint(tuple(actions), ends=True)
 
 
@@ -191,8 +191,8 @@ def insert_text(content: Content, template: str, text: str) -> Content:
         for piece in around[1:]:
             filled += [*original, _replaced(piece, {"{text}": text})]
         filled = [part for part in filled if part != ""]
-    shown: Message = {**messages[last], "content": filled}
-    return [*messages[:last], shown, *messages[last + 1 :]]
+    new_message: Message = {**messages[last], "content": filled}
+    return [*messages[:last], new_message, *messages[last + 1 :]]
 
 
 def _replaced(template: str, parts: dict[str, str]) -> str:

@@ -212,13 +212,13 @@ class Repair(Rounds, ABC):
         return None
 
     async def _repair(self, group: Group, failures: list[Branch]) -> None:
-        mended = 0
+        repaired = 0
         for branch in failures:
-            if mended == self.at_most:
+            if repaired == self.at_most:
                 return
             fault = await self.locator.locate(group, branch) if branch.status in ("finished", "truncated") else None
             if fault is not None and fault.share >= self.share_at_least:
-                mended += await self.repair(group, branch, fault)
+                repaired += await self.repair(group, branch, fault)
 
     @abstractmethod
     async def repair(self, group: Group, branch: Branch, fault: ErrorLocation) -> bool:

@@ -69,7 +69,7 @@ class RolloutSpec(Component):
         self.require(
             self.hint is not None or not self.train_without_hint,
             "train_without_hint",
-            "say what is shown, or leave it False",
+            "give a hint, or leave train_without_hint False",
         )
 
     def __add__(self, other: RolloutSpec) -> RolloutSpec:
@@ -102,16 +102,16 @@ class RolloutSpec(Component):
         branches: list[Branch] = []
         helped: dict[str, tuple[RolloutSpec, Hint | None, Hint | None]] = {}
         for kind in self:
-            shown = None if kind.hint is None else await kind.hint.hint(group, of)
-            begin = None if kind.prefill is None else await kind.prefill.hint(group, of)
-            started = kind.start(group, program, shown, begin)
+            hint = None if kind.hint is None else await kind.hint.hint(group, of)
+            prefill = None if kind.prefill is None else await kind.prefill.hint(group, of)
+            started = kind.start(group, program, hint, prefill)
             branches += started
-            helped |= {branch.name: (kind, shown, begin) for branch in started}
+            helped |= {branch.name: (kind, hint, prefill) for branch in started}
 
         async def drive(branch: Branch) -> None:
-            kind, _, begin = helped[branch.name]
-            if begin is not None:
-                await write_prefill(branch, begin, trained=kind.prefill_trained)
+            kind, _, prefill = helped[branch.name]
+            if prefill is not None:
+                await write_prefill(branch, prefill, trained=kind.prefill_trained)
             if not branch.over:
                 await program.branch(branch)
 
@@ -134,9 +134,9 @@ class RolloutSpec(Component):
             facts=facts,
         )
 
-    def _prompt(self, shown: Hint) -> Prompt:
+    def _prompt(self, hint: Hint) -> Prompt:
         def prompt(content: Content) -> Content:
-            return insert_text(content, self.template, shown.text)
+            return insert_text(content, self.template, hint.text)
 
         return prompt
 
@@ -220,19 +220,19 @@ class Rounds(Rollout):
 
 async def write_prefill(branch: Branch, begin: Hint, *, trained: bool) -> None:
     """Write a text as an action of a branch; an unfinished action stays open, and `Branch.turn` continues it."""
-    whole = begin.actions if begin.ends else begin.actions[:-1]
-    for action in whole:
+    complete_actions = begin.actions if begin.ends else begin.actions[:-1]
+    for action in complete_actions:
         if branch.over:
             return
         await branch.generate(max_tokens=0)
         if not branch.over:
             branch.write(action, trained=trained)
             await branch.submit()
-    if len(whole) < len(begin.actions) and not branch.over:
+    if len(complete_actions) < len(begin.actions) and not branch.over:
         await branch.generate(max_tokens=0)
         if not branch.over:
             branch.write(begin.actions[-1], trained=trained, ends=False, share=begin.share)
 
 
-def _train_without_hint(branch: Branch, kind: RolloutSpec, shown: Hint | None, _begin: Hint | None) -> bool:
-    return kind.train_without_hint and shown is not None and branch.status in ("finished", "truncated")
+def _train_without_hint(branch: Branch, kind: RolloutSpec, hint: Hint | None, _begin: Hint | None) -> bool:
+    return kind.train_without_hint and hint is not None and branch.status in ("finished", "truncated")

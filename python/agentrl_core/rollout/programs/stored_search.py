@@ -49,8 +49,10 @@ class StoredSearches:
 
     def resume(self, group: Group) -> SearchTree | None:
         """Continue the newest stored search of a group's task; None if there is none."""
-        own = bool(group.library.folder) and Path(group.library.folder).resolve() == Path(self.folder).resolve()
-        found = self.find(group.task.task_id, group.iteration if own else None)
+        is_same_folder = (
+            bool(group.library.folder) and Path(group.library.folder).resolve() == Path(self.folder).resolve()
+        )
+        found = self.find(group.task.task_id, group.iteration if is_same_folder else None)
         return None if found is None else group.resume_search(*found)
 
 

@@ -87,10 +87,10 @@ class WorldModelEnvironment:
         return self._again(task, seed, actions)
 
     async def _again(self, task: Task, seed: int, actions: Sequence[str]) -> WorldModelEpisode:
-        dream = WorldModelEpisode(self, task, seed, [])
+        episode = WorldModelEpisode(self, task, seed, [])
         for action in actions:
-            await dream.step(action)
-        return dream
+            await episode.step(action)
+        return episode
 
 
 class WorldModelEpisode:
@@ -129,14 +129,15 @@ class WorldModelEpisode:
         segment = await world.engine.generate(request)
         if segment.finish_reason == "abort":
             raise EngineError(
-                f"WorldModelEnvironment: the observation after action {len(self._past) + 1} was interrupted; retry it"
+                f"WorldModelEnvironment: the observation after action {len(self._past) + 1} was interrupted; "
+                "submit the action again"
             )
         observation = world.engine.chat.decode(segment.tokens)
         self._past.append([action, observation])
         facts = {"confidence": float(np.exp(segment.logprobs.mean()))}
         if "<success>" in observation or "<failure>" in observation:
-            done = "<success>" in observation
-            return StepResult(reward=float(done), terminated=True, success=done, facts=facts)
+            success = "<success>" in observation
+            return StepResult(reward=float(success), terminated=True, success=success, facts=facts)
         return StepResult(observation, facts=facts)
 
     def state_key(self) -> bytes:
@@ -150,5 +151,7 @@ class WorldModelEpisode:
     def _world_prompt(self, action: str) -> str:
         """Return the prompt of the world model: instruction, first observation, past turns and the action."""
         first = "\n\n".join(str(message.get("content") or "") for message in as_messages(self.observation))
-        past = "".join(f"Action:\n{done}\n\nObservation:\n{observation}\n\n" for done, observation in self._past)
+        past = "".join(
+            f"Action:\n{past_action}\n\nObservation:\n{observation}\n\n" for past_action, observation in self._past
+        )
         return f"{self._world.instruction}\n\nObservation:\n{first}\n\n{past}Action:\n{action}\n\nObservation:"

@@ -12,12 +12,12 @@ function extent(values) {
 }
 
 // A card with a curve. `points` are [iteration, value]; `choose` is called with the iteration of a point.
-export function curve({ name, says, points, choose }) {
+export function curve({ name, meaning, points, choose }) {
   const known = points.filter(([, value]) => Number.isFinite(value ?? NaN));
   const last = known.at(-1)?.[1];
   const value = h("output", {}, number(last));
   const head = h("header", {}, h("h3", {}, name.replaceAll("_", " ")), value);
-  if (known.length === 0) return h("figure", { class: "card curve", title: says }, head, h("p", { class: "missing" }, "never measured"));
+  if (known.length === 0) return h("figure", { class: "card curve", title: meaning }, head, h("p", { class: "missing" }, "never measured"));
   const [first, final] = [points[0][0], points.at(-1)[0]];
   const [low, high] = extent(known.map((point) => point[1]));
   const x = (iteration) => LEFT + ((WIDTH - LEFT - RIGHT) * (iteration - first)) / (final - first || 1);
@@ -54,7 +54,7 @@ export function curve({ name, says, points, choose }) {
   });
   picture.addEventListener("click", (event) => choose(nearest(event)[0]));
   const ends = h("footer", {}, h("span", {}, number(first)), h("span", { class: "range" }, range(known)), h("span", {}, number(final)));
-  return h("figure", { class: "card curve", title: says, data: { name } }, head, picture, ends);
+  return h("figure", { class: "card curve", title: meaning, data: { name } }, head, picture, ends);
 }
 
 function range(points) {

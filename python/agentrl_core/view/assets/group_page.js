@@ -65,7 +65,7 @@ function farthest(group, chosen) {
 function neighbours(run, about, go) {
   const near = run.groups.filter((group) => group.iteration === about.iteration).map((group) => group.group_id);
   const at = near.indexOf(about.group_id);
-  const arrow = (to, sign, says) => h("button", { class: "arrow", title: says, disabled: near[to] === undefined, onclick: () => go({ group: near[to] }) }, sign);
+  const arrow = (to, sign, label) => h("button", { class: "arrow", title: label, disabled: near[to] === undefined, onclick: () => go({ group: near[to] }) }, sign);
   return h("span", { class: "arrows" }, arrow(at - 1, "‹", "the group before"), arrow(at + 1, "›", "the next group"));
 }
 

@@ -15,18 +15,18 @@ function urlOf(image) {
   return kept === null ? null : `data:image/${image.type};base64,${kept.textContent}`;
 }
 
-function says(image) {
+function caption(image) {
   const size = image.width ? `${image.type.toUpperCase()} ${image.width} × ${image.height}` : null;
   const bytes = image.bytes === undefined ? null : `${number(image.bytes)} bytes`;
   return [size, bytes, `sha256 ${image.digest.slice(0, 16)}…`].filter(Boolean).join(" · ");
 }
 
 function note(image, why) {
-  return h("figure", { class: "image left-out", title: image.digest }, h("figcaption", {}, `image not shown: ${why}`), h("small", {}, says(image)));
+  return h("figure", { class: "image left-out", title: image.digest }, h("figcaption", {}, `image not shown: ${why}`), h("small", {}, caption(image)));
 }
 
 function opened(image, url) {
-  const dialog = h("dialog", { class: "full", onclick: () => dialog.close(), onclose: () => dialog.remove() }, h("img", { src: url, alt: says(image) }), h("p", {}, says(image)));
+  const dialog = h("dialog", { class: "full", onclick: () => dialog.close(), onclose: () => dialog.remove() }, h("img", { src: url, alt: caption(image) }), h("p", {}, caption(image)));
   document.body.append(dialog);
   dialog.showModal();
 }
@@ -35,8 +35,8 @@ function thumbnail(image) {
   const url = urlOf(image);
   if (url === null) return note(image, image.why ?? "it is not in this page");
   const figure = h("figure", { class: "image" });
-  const open = h("button", { title: `${says(image)}: press for the full size`, onclick: () => opened(image, url) },
-    h("img", { src: url, alt: says(image), onerror: () => figure.replaceWith(note(image, "the browser cannot read its bytes")) }));
+  const open = h("button", { title: `${caption(image)}: press for the full size`, onclick: () => opened(image, url) },
+    h("img", { src: url, alt: caption(image), onerror: () => figure.replaceWith(note(image, "the browser cannot read its bytes")) }));
   figure.append(open);
   return figure;
 }

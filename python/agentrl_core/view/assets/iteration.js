@@ -70,7 +70,7 @@ function steps(run, state, go) {
   if (state.all) return null;
   const numbers = run.iterations.map((row) => row.iteration);
   const at = numbers.indexOf(state.iteration);
-  const arrow = (to, sign, says) => h("button", { class: "arrow", title: says, disabled: numbers[to] === undefined, onclick: () => go({ iteration: numbers[to] }) }, sign);
+  const arrow = (to, sign, label) => h("button", { class: "arrow", title: label, disabled: numbers[to] === undefined, onclick: () => go({ iteration: numbers[to] }) }, sign);
   return h("span", { class: "arrows" }, arrow(at - 1, "‹", "the iteration before"), arrow(at + 1, "›", "the next iteration"));
 }
 

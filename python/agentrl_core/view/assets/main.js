@@ -76,7 +76,7 @@ async function start() {
   const { box, input } = searchBox(search, go);
   const body = h("div", { id: "body" });
   const crumbs = h("nav", { class: "crumbs", "aria-label": "Where" });
-  const help = h("dialog", { class: "help" }, h("h3", {}, "Keys"), h("dl", {}, KEYS.map(([keys, says]) => [h("dt", {}, h("kbd", {}, keys)), h("dd", {}, says)])), h("button", { class: "quiet", onclick: () => help.close() }, "Close"));
+  const help = h("dialog", { class: "help" }, h("h3", {}, "Keys"), h("dl", {}, KEYS.map(([keys, effect]) => [h("dt", {}, h("kbd", {}, keys)), h("dd", {}, effect)])), h("button", { class: "quiet", onclick: () => help.close() }, "Close"));
   const night = () => {
     const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
     document.documentElement.dataset.theme = dark ? "light" : "dark";

@@ -3,13 +3,14 @@
 import { curve } from "./charts.js";
 import { h, number } from "./dom.js";
 
-const SAYS = {
+// The meaning of each curve that the page computes.
+const MEANINGS = {
   success: "mean success of the iteration's trajectories, if known",
   reward: "mean reward of the iteration's trajectories, if known",
   left_out: "trajectories of the iteration that no iteration drew",
   drawn_success: "mean success of a draw, if known",
   drawn_reward: "mean reward of a draw",
-  same_reward: "share of groups whose draws all have the same score: they teach nothing",
+  same_reward: "share of groups whose draws all have the same score, so that they train nothing",
   entropy: "mean entropy of a generated token, in nats",
   turns: "mean number of turns of a draw",
   action_length: "mean number of tokens in the actions of a draw",
@@ -28,6 +29,14 @@ const GROUPS = [
 ];
 const OTHERS = "Other numbers";
 
+// The meaning of metrics that the training loop reports.
+const OF_METRICS = {
+  loss: "loss of an optimizer step, on average",
+  gradient_norm: "norm of the policy's gradient before clipping, on average over optimizer steps",
+  approximate_kl: "estimate of the KL divergence from the old policy, that of the ratio, to the current one, in nats per token",
+  clip_fraction: "share of tokens whose probability ratio is outside the clipping bound",
+};
+
 export function health(run, go) {
   const last = run.iterations.at(-1)?.iteration;
   const chips = run.about.signs.map((sign) =>
@@ -42,9 +51,13 @@ export function overview(run, go) {
   const iterations = run.iterations;
   if (iterations.length === 0) return h("p", { class: "missing" }, "This run has no iterations yet.");
   const choose = (iteration) => go({ iteration });
-  const series = new Map(Object.keys(SAYS).map((name) => [name, iterations.map((row) => [row.iteration, row[name]])]));
+  const series = new Map(Object.keys(MEANINGS).map((name) => [name, iterations.map((row) => [row.iteration, row[name]])]));
+  // Draws of the own iteration only: their means are those of its trajectories.
+  for (const name of ["success", "reward"]) {
+    if (iterations.every((row) => row[`drawn_${name}`] === row[name])) series.delete(`drawn_${name}`);
+  }
   for (const { iteration, name, value } of run.metrics) {
-    if (SAYS[name]) continue;
+    if (MEANINGS[name]) continue;
     if (!series.has(name)) series.set(name, []);
     series.get(name).push([iteration, value]);
   }
@@ -78,8 +91,8 @@ function grouped(names) {
 function section(title, names, series, choose) {
   const flat = names.filter((name) => isFlat(series.get(name)));
   const cards = names.filter((name) => !flat.includes(name))
-    .map((name) => curve({ name, says: SAYS[name] ?? "measured when the iteration was closed", choose, points: series.get(name) }));
-  const same = flat.map((name) => h("span", { title: SAYS[name] ?? "", data: { name } }, h("b", {}, number(series.get(name).at(-1)?.[1])), ` ${name.replaceAll("_", " ")}`));
+    .map((name) => curve({ name, meaning: MEANINGS[name] ?? OF_METRICS[name] ?? "metric of the training loop, at the end of the iteration", choose, points: series.get(name) }));
+  const same = flat.map((name) => h("span", { title: MEANINGS[name] ?? OF_METRICS[name] ?? "", data: { name } }, h("b", {}, number(series.get(name).at(-1)?.[1])), ` ${name.replaceAll("_", " ")}`));
   const content = [cards.length > 0 && h("section", { class: "curves" }, cards), same.length > 0 && h("p", { class: "facts constant" }, "Constant:", same)];
   if (title === OTHERS) return h("details", { class: "curve-group" }, h("summary", {}, `${names.length} other numbers`), content);
   return h("section", { class: "curve-group", data: { name: title } }, h("h3", {}, title), content);

@@ -105,13 +105,13 @@ export function tree(group, { chosen, choose }) {
     const advantage = advantages.get(node.node_id);
     const colour = kind === "action" ? solid(advantage, most) : null;
     const images = imagesOf(group.run, node).length;
-    const says = [`${kind}, ${number(node.tokens.length)} tokens`, images ? `${number(images)} ${images > 1 ? "images" : "image"}` : null, advantage === undefined ? null : `advantage ${signed(advantage)}`, node.policy_version === null ? null : `version ${node.policy_version}`].filter(Boolean).join(" · ");
+    const label = [`${kind}, ${number(node.tokens.length)} tokens`, images ? `${number(images)} ${images > 1 ? "images" : "image"}` : null, advantage === undefined ? null : `advantage ${signed(advantage)}`, node.policy_version === null ? null : `version ${node.policy_version}`].filter(Boolean).join(" · ");
     return s("rect", {
       class: `node ${kind}${onPath.has(node.node_id) ? " on" : ""}${node.origin_node_id === null ? "" : " rewritten"}`,
       x: x(box.begin), y: box.row * ROW + 3, width: x(Math.max(box.end - box.begin, longest / 600)), height: BAR, rx: 2,
       style: colour ? { fill: colour } : {}, data: { node: node.node_id, born: born.get(node.node_id), advantage: advantage ?? "" },
       onclick: () => choose(member(group, node), box.begin),
-    }, s("title", {}, says));
+    }, s("title", {}, label));
   });
   const icons = boxes.map((box) => icon(group.run, box.node, { x: x(box.begin), y: box.row * ROW + 4, width: 2 * BAR, height: BAR - 2, data: { born: born.get(box.node.node_id) } }));
   const marks = group.decisions.map((decision) => {

@@ -27,7 +27,7 @@ impl Group {
         let known = self.shown(place).count();
         if known < images.len() && added == 0 {
             return Err(Error::invalid(format!(
-                "prompts has tokens of {known} images, and images has {}; give the tokens of their placeholders",
+                "prompts has placeholders for {known} images, but images has {}; give one placeholder for each image",
                 images.len()
             )));
         }

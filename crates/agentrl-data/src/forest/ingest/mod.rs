@@ -98,13 +98,13 @@ impl Forest {
         for (name, count) in [("prompts", prompt.len()), ("outputs", output.len())] {
             if count == 0 {
                 return Err(Error::invalid(format!(
-                    "{name} is empty; a turn has a context and at least one sampled token"
+                    "{name} is empty; give each turn a context and at least one sampled token"
                 )));
             }
         }
         if i32::try_from(prompt.len() + output.len()).is_err() {
             return Err(Error::overflow(format!(
-                "prompts and outputs have {} tokens together; a path has at most {}",
+                "prompts and outputs have {} tokens together; give at most {}, the longest path",
                 prompt.len() + output.len(),
                 i32::MAX
             )));
@@ -125,7 +125,7 @@ impl Forest {
         if let Some(at) = added.iter().position(|&token| token < 0) {
             let token = added[at];
             let at = begin + at;
-            return Err(Error::invalid(format!("prompts[{at}] is {token}; token ids are zero or greater")));
+            return Err(Error::invalid(format!("prompts[{at}] is {token}; give token ids of at least 0")));
         }
         if let Some(step) = group.repeated(index, &prompt, &action) {
             return Err(Error::invalid(format!(
@@ -202,7 +202,7 @@ impl Forest {
             node = Some(self.append_row(if last { rows } else { &without }, row, part, role)?);
             start += run.len();
         }
-        node.ok_or_else(|| Error::invalid("tokens is empty; a chat has at least one token"))
+        node.ok_or_else(|| Error::invalid("tokens is empty; give at least one token"))
     }
 
     fn append_row(&mut self, rows: &Rows<'_>, row: usize, part: std::ops::Range<usize>, role: Role) -> Result<Handle> {
@@ -268,7 +268,7 @@ impl<'a> Turns<'a> {
                 return match usize::try_from(known[row]).ok().filter(|&known| known <= most) {
                     Some(known) => Ok(Prompt { known, rest: tokens.into(), images }),
                     None => Err(Error::invalid(format!(
-                        "known is {}, but the context of the turn before in the call has {most} tokens; give 0 to {most}",
+                        "known is {}, but the context of the turn before it has {most} tokens; give 0 to {most}",
                         known[row]
                     ))),
                 };

@@ -244,10 +244,10 @@ fn a_refused_row_leaves_nothing_behind() -> Result<()> {
     let before = format!("{forest:?}");
     let good = [(first, (vec![7, 7], vec![4])), (second, (vec![1, 2, 5, 6], vec![4]))];
     let bad: [(Handle, Turn, &str); 4] = [
-        (first, (vec![7, 7, 4, -3], vec![1]), "prompts[3] is -3; token ids are zero or greater"),
-        (first, (vec![7], vec![1, -1]), "outputs: tokens[1] is -1; token ids are zero or greater"),
-        (first, (vec![], vec![1]), "prompts is empty; a turn has a context and at least one sampled token"),
-        (first, (vec![1], vec![]), "outputs is empty; a turn has a context and at least one sampled token"),
+        (first, (vec![7, 7, 4, -3], vec![1]), "prompts[3] is -3; give token ids of at least 0"),
+        (first, (vec![7], vec![1, -1]), "outputs: tokens[1] is -1; give token ids of at least 0"),
+        (first, (vec![], vec![1]), "prompts is empty; give each turn a context and at least one sampled token"),
+        (first, (vec![1], vec![]), "outputs is empty; give each turn a context and at least one sampled token"),
     ];
     for (trajectory, turn, message) in bad {
         let turns = [good[0].clone(), good[1].clone(), (trajectory, turn)];
@@ -299,7 +299,7 @@ fn no_more_is_known_of_a_context_than_the_turn_before_had() -> Result<()> {
         let error =
             ingest_without(&mut forest, &turns, Some(&known)).map_or_else(|error| error.to_string(), |_| String::new());
         let message = format!(
-            "turn {row} (trajectory {trajectory}): known is {}, but the context of the turn before in the call has {most} tokens; give 0 to {most}",
+            "turn {row} (trajectory {trajectory}): known is {}, but the context of the turn before it has {most} tokens; give 0 to {most}",
             known[row]
         );
         assert_eq!(error, message + "; nothing of the call was stored");

@@ -21,7 +21,7 @@ fn a_handle_of_another_forest_is_refused() -> Result<()> {
         forest.tokens(foreign).map(drop),
     ] {
         assert!(message(refused).contains(&format!(
-            "trajectory {foreign} is not in the forest: its group was frozen, or it is a handle of another forest"
+            "trajectory {foreign} is not in the forest: its group was frozen, or the handle is of another forest"
         )));
     }
     assert!(message(forest.fork(trunk, Some(theirs), None)).contains("is not on the path"));

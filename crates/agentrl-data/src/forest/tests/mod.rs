@@ -135,14 +135,14 @@ fn invalid_calls_are_reported() {
         NewNode { sampling, ..NewNode::action(vec![1], vec![-1.0]) }
     };
     let bad = [
-        (NewNode::action(vec![], vec![]), "tokens is empty; an action has at least one token"),
+        (NewNode::action(vec![], vec![]), "tokens is empty; give an action at least one token"),
         (NewNode::action(vec![1], vec![]), "logprobs has 0 values for 1 tokens"),
         (NewNode::action(vec![1], vec![f32::NAN]), "logprobs[0] is NaN"),
         (NewNode::action(vec![1], vec![0.5]), "logprobs[0] is 0.5"),
         (NewNode::action(vec![1], vec![f32::NEG_INFINITY]), "logprobs[0] is -inf"),
         (NewNode::prompt(vec![-4]), "tokens[0] is -4"),
-        (NewNode { logprobs: Some(vec![-1.0]), ..NewNode::prompt(vec![1]) }, "only an action has behaviour log-probs"),
-        (NewNode { trainable: Some(vec![1]), ..NewNode::prompt(vec![1]) }, "only tokens of an action can be trained"),
+        (NewNode { logprobs: Some(vec![-1.0]), ..NewNode::prompt(vec![1]) }, "only an action has log-probs"),
+        (NewNode { trainable: Some(vec![1]), ..NewNode::prompt(vec![1]) }, "only an action can be trained"),
         (NewNode { trainable: Some(vec![2]), ..NewNode::action(vec![1], vec![-1.0]) }, "trainable[0] is 2"),
         (NewNode { entropies: Some(vec![f32::INFINITY]), ..NewNode::prompt(vec![1]) }, "entropies[0] is inf"),
         (sampled(f32::NAN, 1.0, 0), "temperature is NaN"),

@@ -175,7 +175,7 @@ fn rollback_and_replace_leave_the_old_trajectory_behind() -> Result<()> {
     forest.finish(back, Finish { info: Some("7".to_owned()), ..Finish::default() })?;
     forest.replace(back, better)?;
     assert!(message(forest.replace(better, back)).contains("which was pruned"));
-    assert!(message(forest.replace(better, better)).contains("another one of its group"));
+    assert!(message(forest.replace(better, better)).contains("give another trajectory of the same group"));
     let batch = forest.freeze()?;
     let infos: Vec<_> = batch.trajectories()["info"].as_string::<i32>().iter().collect();
     assert_eq!(

@@ -67,7 +67,10 @@ fn seeds_and_rows_follow_from_the_key_of_a_group_and_not_from_its_number() -> Re
 fn a_key_is_whole_and_belongs_to_one_live_group() -> Result<()> {
     let mut forest = Forest::new(1, 0);
     forest.add_group(0, "task")?;
-    assert!(message(forest.add_group_as(1, "task", &[1, 0])).contains("key [1, 0] of group 1 is that of group 0"));
+    assert!(
+        message(forest.add_group_as(1, "task", &[1, 0]))
+            .contains("key [1, 0] of group 1 is already the key of group 0")
+    );
     assert!(message(forest.add_group_as(1, "task", &[])).contains("key is empty"));
     assert!(message(forest.add_group_as(1, "task", &[2, 1 << 63])).contains("key[1] is 9223372036854775808"));
     assert_eq!(forest.len(), 1, "what was refused is not there");
@@ -75,7 +78,7 @@ fn a_key_is_whole_and_belongs_to_one_live_group() -> Result<()> {
     forest.abort();
     forest.freeze()?;
     forest.add_group_as(5, "task", &[1, 0])?;
-    assert!(message(forest.add_group(0, "task")).contains("is that of group 5"));
+    assert!(message(forest.add_group(0, "task")).contains("is already the key of group 5"));
     Ok(())
 }
 
@@ -89,7 +92,7 @@ fn a_cut_that_is_put_back_freezes_in_the_same_order() -> Result<()> {
     forest.abort();
     let groups = forest.take_groups(false);
     forest.restore(groups);
-    assert!(message(forest.add_group_as(2, "task", &[9, 9])).contains("that of group 0"));
+    assert!(message(forest.add_group_as(2, "task", &[9, 9])).contains("the key of group 0"));
     let batch = forest.freeze()?;
     let tasks: Vec<_> = batch.trajectories()["task_id"].as_string::<i32>().iter().flatten().collect();
     assert_eq!(tasks, ["task 1", "task 1", "task 0", "task 0"]);

@@ -144,9 +144,9 @@ fn rows_that_do_not_fit_are_refused_before_anything_is_stored() {
         (rows(0, 3, None, 2, 0), "2 rows for 1 tokens"),
         (rows(0, 3, Some(1), 3, 0), "3 rows from position 1 on, but the path has 3 tokens"),
         (rows(0, 3, Some(usize::MAX), 1, 0), "but the path has 3 tokens"),
-        (wide(Numbers::F64(vec![0.0; 3]), 3), "another dtype"),
-        (wide(Numbers::U8(vec![0; 4]), 3), "4 values in rows of 3"),
-        (wide(Numbers::U8(vec![]), 0), "in rows of 0"),
+        (wide(Numbers::F64(vec![0.0; 3]), 3), "is float64; give uint8"),
+        (wide(Numbers::U8(vec![0; 4]), 3), "4 values in rows of width 3"),
+        (wide(Numbers::U8(vec![]), 0), "in rows of width 0"),
     ];
     for (given, message) in cases {
         let error = forest.append_with(trajectory, NewNode::action(vec![7], vec![-0.5]), &named(given)).unwrap_err();

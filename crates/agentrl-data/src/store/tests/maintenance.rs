@@ -92,7 +92,7 @@ fn old_iterations_are_dropped_and_what_later_ones_need_stays() {
     drop(store);
     let mut store = open(&memory);
     assert_same(&store.batch(6).unwrap(), &last);
-    assert!(store.drop_before(99, true, &mut go_on).unwrap_err().to_string().contains("7 iterations that are closed"));
+    assert!(store.drop_before(99, true, &mut go_on).unwrap_err().to_string().contains("only 7 iterations are closed"));
     store.drop_before(7, false, &mut go_on).unwrap();
     assert_eq!(store.whole_table(Table::Nodes).unwrap().num_rows(), 0);
     assert!(store.whole_table(Table::Tasks).unwrap().num_rows() <= 3, "the latest row of each task");

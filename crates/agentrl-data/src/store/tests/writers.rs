@@ -89,7 +89,7 @@ fn a_state_that_is_nested_too_deep_is_refused_before_anything_is_written() {
     let operations = memory.operations();
     for depth in [65, 126, 127, 128, 100_000] {
         let error = store.close_iteration(&Batch::empty().unwrap(), &nested(depth)).unwrap_err();
-        assert!(error.to_string().contains(&format!("nested {depth} deep, but can be 64")), "{error}");
+        assert!(error.to_string().contains(&format!("nested {depth} deep, but at most 64 is supported")), "{error}");
     }
     for text in ["", "{", "nul", "[1,]", "1 2"] {
         let error = store.close_iteration(&Batch::empty().unwrap(), text).unwrap_err();

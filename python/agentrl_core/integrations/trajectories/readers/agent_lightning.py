@@ -49,10 +49,10 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
     first = next(records, None)
     if first is None:
         return
-    both = chain([first], records)
+    all_records = chain([first], records)
     if _is_event(first.mapping()):
         attempts: dict[tuple[str, str], list[tuple[Mapping[str, Any], str]]] = {}
-        for record in both:
+        for record in all_records:
             event = record.mapping()
             if not _is_event(event):
                 refuse(record.where, "it is not an event with event_type and data", "give events alone")
@@ -62,7 +62,7 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
             yield from _of_events(key, events)
         return
     traces: dict[tuple[str, str], list[RecordedSpan]] = {}
-    for span in spans_of(both):
+    for span in spans_of(all_records):
         traces.setdefault(span.trace, []).append(span)
     for key, spans in traces.items():
         yield from _of_spans(key, sorted(spans, key=lambda each: each.start))
@@ -145,8 +145,8 @@ def _records(
 
 
 def _ids(span: RecordedSpan, names: Sequence[str]) -> list[int]:
-    found = next((span.attributes[name] for name in names if span.attributes.get(name)), None)
-    return list(from_json(found) or ())
+    ids = next((span.attributes[name] for name in names if span.attributes.get(name)), None)
+    return list(from_json(ids) or ())
 
 
 def _reward(span: RecordedSpan) -> float | None:

@@ -100,19 +100,19 @@ class _Session:
 
     def paths(self) -> list[list[_Line]]:
         """Return the lines from a root to each leaf."""
-        found = []
+        paths = []
         for identity, line in self.lines.items():
             if line.children:
                 continue
-            path, at = [], identity
+            path, node = [], identity
             while True:
-                path.append(self.lines[at])
-                parent = self.lines[at].parent
+                path.append(self.lines[node])
+                parent = self.lines[node].parent
                 if parent is None:
                     break
-                at = parent
-            found.append(path[::-1])
-        return found
+                node = parent
+            paths.append(path[::-1])
+        return paths
 
     def chat(self, path: Sequence[_Line]) -> tuple[list[Message], list[str], list[tuple[object, object]]]:
         """Return the messages of a path, reasons why answers are not trained, and the keys of its answers."""
@@ -158,14 +158,14 @@ class _Session:
         texts: list[str] = []
         thoughts: list[str] = []
         calls: list[Message] = []
-        lost = False
+        is_hidden = False
         for line in lines:
             for block in _blocks(line.entry["message"], line.where):
                 kind = block.get("type")
                 if kind == "thinking" and block.get("thinking"):
                     thoughts.append(block["thinking"])
                 elif kind in ("thinking", "redacted_thinking"):
-                    lost = True
+                    is_hidden = True
                 elif kind == "tool_use":
                     calls.append(call_of(block.get("id"), block.get("name"), block.get("input"), line.where))
                 elif kind == "text" and calls and block.get("text"):
@@ -181,7 +181,7 @@ class _Session:
             mask(answer, reasons, f"{where}: the program wrote it, not the model")
         elif any(line.entry["message"].get("stop_reason") in _CUT for line in lines):
             mask(answer, reasons, f"{where}: it was cut by a limit, so that its end was not sampled")
-        elif lost:
+        elif is_hidden:
             hidden(answer, reasons, where, self.hidden_reasoning, "its reasoning is encrypted or left out")
         return answer
 
@@ -192,17 +192,17 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
     An answer that several conversations share is trained in the first one.
     """
     session = _Session(records, hidden_reasoning)
-    found = []
+    conversations = []
     for path in session.paths():
         messages, reasons, keys = session.chat(path)
         if messages:
-            found.append((path, messages, reasons, keys))
+            conversations.append((path, messages, reasons, keys))
     # Parallel calls fork the lines, so a prefix of a longer conversation is not a separate conversation.
-    plain = [[_bare(message) for message in messages] for _, messages, _, _ in found]
-    for place, (path, _, _, keys) in enumerate(found):
-        own = plain[place]
+    plain = [[_bare(message) for message in messages] for _, messages, _, _ in conversations]
+    for place, (path, _, _, keys) in enumerate(conversations):
+        bare_messages = plain[place]
         if any(
-            other[: len(own)] == own and (len(other) > len(own) or later < place)
+            other[: len(bare_messages)] == bare_messages and (len(other) > len(bare_messages) or later < place)
             for later, other in enumerate(plain)
             if later != place
         ):
@@ -210,7 +210,7 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
         messages, reasons, _ = session.chat(path)
         session.trained.update(keys)
         entry = next(line.entry for line in path if _is_message(line))
-        left_out = [_ABSENT, *(f"{count} of: {what}" for what, count in sorted(session.left_out.items()))]
+        left_out = [_ABSENT, *(f"{count} of: {kind}" for kind, count in sorted(session.left_out.items()))]
         left_out += _others(path)
         chat = {
             "messages": messages,

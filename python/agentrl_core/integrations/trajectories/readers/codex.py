@@ -116,12 +116,12 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
     """Yield a chat for the start of a session, and another one after each compaction of its history."""
     conversation = _Conversation(hidden_reasoning)
     identity: object = None
-    begun = ""
+    start = ""
     for record in records:
         entry, where = record.mapping(), record.where
         kind = entry.get("type")
         payload = entry.get("payload")
-        begun = begun or where
+        start = start or where
         if kind in _ENVELOPES and not isinstance(payload, Mapping):
             raise InvalidInputError(f"{where}: payload of the {kind} is {payload!r:.40}; give an object")
         if kind == "session_meta" or (kind is None and {"id", "timestamp"} <= entry.keys()):
@@ -141,23 +141,24 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
             conversation.add(payload or {}, where)
         elif kind == "event_msg":
             if (payload or {}).get("type") == "thread_rolled_back":
-                refuse(where, "the history was rolled back, which the items before it do not show", "leave it out")
+                problem = "the history was rolled back, and the log does not mark the items that this removed"
+                refuse(where, problem, "leave the session out")
         elif kind == "compacted":
             history = (payload or {}).get("replacement_history")
             if not isinstance(history, list):
                 refuse(where, "the history was compacted and the log does not hold the new one", "cut the file there")
-            yield _chat(conversation, identity, begun)
-            conversation, begun = _Conversation(hidden_reasoning), where
+            yield _chat(conversation, identity, start)
+            conversation, start = _Conversation(hidden_reasoning), where
             _copy(conversation, history, where)
         elif kind not in (*_STATES, None) or (kind is None and "record_type" not in entry):
             conversation.add(entry, where)  # earlier versions write items without an envelope
-    yield _chat(conversation, identity, begun)
+    yield _chat(conversation, identity, start)
 
 
 def _is_of_an_agent(text: str) -> bool:
     """Return whether a text is a message between agents, which Codex stores as JSON among the answers."""
-    found = from_json(text) if text.startswith("{") else None
-    return isinstance(found, Mapping) and found.keys() >= _OF_AN_AGENT
+    message = from_json(text) if text.startswith("{") else None
+    return isinstance(message, Mapping) and message.keys() >= _OF_AN_AGENT
 
 
 def _copy(conversation: _Conversation, history: Sequence[Any], where: str) -> None:
@@ -172,8 +173,8 @@ def _copy(conversation: _Conversation, history: Sequence[Any], where: str) -> No
 
 
 def _instruct(conversation: _Conversation, meta: Mapping[str, Any], where: str) -> None:
-    given = meta.get("base_instructions") or meta.get("instructions")
-    text = given.get("text") if isinstance(given, Mapping) else given
+    instructions = meta.get("base_instructions") or meta.get("instructions")
+    text = instructions.get("text") if isinstance(instructions, Mapping) else instructions
     if text:
         conversation.messages.append({"role": "system", "content": text_of(text, where)})
 

@@ -88,39 +88,51 @@ class Condensed:
             if found.summary is None or not unknown:
                 refuse(
                     where,
-                    "the history was condensed again without the summary of the first time, which some versions of "
-                    "the program then show the model and others do not",
+                    "the history was condensed again without the summary of the first time; what the model then read "
+                    "depends on the version of the program",
                     _KEEP_BEFORE,
                 )
         elif found.of_sdk and unknown:
             refuse(where, f"it removes the event {unknown[0]!r}, which is not in the file", _KEEP_BEFORE)
         self._is_condensed = True
         self._forgotten |= {each for each in self._ids if each in found.forgotten}
-        kept = [(event, is_message) for event, is_message in self._read if event[0].get("id") not in self._forgotten]
-        events = [event for event, _ in kept]
-        read = {
+        remaining = [
+            (event, is_message) for event, is_message in self._read if event[0].get("id") not in self._forgotten
+        ]
+        events = [event for event, _ in remaining]
+        removed_responses = {
             response for (event, _), _ in self._read if event.get("id") in self._forgotten for response in _of(event)
         }
-        if split := next((response for event, _ in events for response in _of(event) if response in read), None):
-            refuse(
-                where, f"it removes a part of the response {split!r}, as no version of the program does", _KEEP_BEFORE
-            )
-        if found.summary is not None:
-            events.insert(self._place(found, [is_message for _, is_message in kept], where), _summary(found, where))
-        return events
-
-    def _place(self, found: Condensation, kept: Sequence[bool], where: str) -> int:
-        """Return the number of remaining events before the summary, from the program's count of messages."""
-        if found.of_sdk:
-            places = [place for place, is_message in enumerate(kept) if is_message]
-            if found.offset > len(places):
-                refuse(where, f"summary_offset is {found.offset} of {len(places)} messages", _KEEP_BEFORE)
-            return places[found.offset] if found.offset < len(places) else len(kept)
-        if not all(kept[: found.offset]) or found.offset > len(kept):
+        if split := next(
+            (response for event, _ in events for response in _of(event) if response in removed_responses), None
+        ):
             refuse(
                 where,
-                f"summary_offset is {found.offset}, which counts events that are not messages, and the file does not "
-                "tell which of them the program counted, so that the place of the summary is not known",
+                f"it removes a part of the response {split!r}, but the program removes whole responses",
+                _KEEP_BEFORE,
+            )
+        if found.summary is not None:
+            events.insert(
+                self._place(found, [is_message for _, is_message in remaining], where), _summary(found, where)
+            )
+        return events
+
+    def _place(self, found: Condensation, are_messages: Sequence[bool], where: str) -> int:
+        """Return the number of remaining events before the summary, from the program's count of messages."""
+        if found.of_sdk:
+            places = [place for place, is_message in enumerate(are_messages) if is_message]
+            if found.offset > len(places):
+                refuse(
+                    where,
+                    f"summary_offset is {found.offset}, more than the remaining messages ({len(places)})",
+                    _KEEP_BEFORE,
+                )
+            return places[found.offset] if found.offset < len(places) else len(are_messages)
+        if not all(are_messages[: found.offset]) or found.offset > len(are_messages):
+            refuse(
+                where,
+                f"summary_offset is {found.offset}, and counts events that are not messages; the file does not show "
+                "which ones, so the place of the summary is not known",
                 _KEEP_BEFORE,
             )
         return found.offset

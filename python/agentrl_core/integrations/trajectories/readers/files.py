@@ -172,13 +172,13 @@ def _of_zip(path: Path) -> Iterator[FileRecord]:
             if any(name.endswith("data.pkl") for name in names):
                 yield FileRecord(path.name, _of_torch(path))
                 return
-            wanted = [name for name in names if name == "header.json" or name.startswith("samples/")]
-            if not wanted:
+            members = [name for name in names if name == "header.json" or name.startswith("samples/")]
+            if not members:
                 raise UnsupportedError(
                     f"{path.name} is a zip file without header.json and samples/; give the .eval file of an Inspect log"
                 )
             # Of two members with one name the last one counts.
-            for name in sorted(dict.fromkeys(wanted), key=lambda name: name != "header.json"):
+            for name in sorted(dict.fromkeys(members), key=lambda name: name != "header.json"):
                 where = f"{path.name}, {name}"
                 text = _decoded(_member(path, archive, name), where)
                 yield FileRecord(where, _parsed(text, where))
@@ -204,12 +204,12 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
         packed = file.read(info.compress_size)
     try:
         with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed), read_across_frames=True) as stream:
-            found = bytes(stream.read())
+            content = bytes(stream.read())
     except zstandard.ZstdError as error:
         raise InvalidInputError(f"{path.name}, {name} is damaged ({error}); copy the file again") from error
-    if len(found) != info.file_size or zlib.crc32(found) != info.CRC:
+    if len(content) != info.file_size or zlib.crc32(content) != info.CRC:
         raise InvalidInputError(f"{path.name}, {name} is damaged; copy the file again")
-    return found
+    return content
 
 
 def _of_torch(path: Path) -> Any:

@@ -102,13 +102,13 @@ def read(
         raise InvalidInputError(f"format: {format!r} is not known; give one of {', '.join(_FORMATS)}")
     if hidden_reasoning not in ("refuse", "mask", "omit"):
         raise InvalidInputError(f"hidden_reasoning: {hidden_reasoning!r} is not known; give 'refuse', 'mask' or 'omit'")
-    found = records_of(source)
-    opening = list(islice(found, _LOOKED_AT))
+    file_records = records_of(source)
+    opening = list(islice(file_records, _LOOKED_AT))
     name = format or _recognised([record.value for record in opening], source)
     last = opening[-1:]
 
     def followed() -> Iterator[FileRecord]:
-        for record in chain(opening, found):
+        for record in chain(opening, file_records):
             last[:] = [record]
             yield record
 
@@ -126,16 +126,16 @@ def read(
 
 def _recognised(values: list[Any], source: object) -> str:
     """Return the format of the first record that matches exactly one."""
-    what = repr(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else "the rows"
+    origin = repr(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else "the rows"
     for value in values:
         names = [name for name, (recognised, _) in _FORMATS.items() if recognised(value)]
         if len(names) == 1:
             return names[0]
         if names:
-            raise InvalidInputError(f"format: {what} could be {' or '.join(names)}; give one of them")
+            raise InvalidInputError(f"format: {origin} could be {' or '.join(names)}; give one of them")
     if not values:
-        raise InvalidInputError(f"format: {what} has no record; give at least one record, or the format")
+        raise InvalidInputError(f"format: {origin} has no record; give at least one record, or the format")
     keys = ", ".join(map(str, values[0])) if values and isinstance(values[0], Mapping) else "no object"
     raise InvalidInputError(
-        f"format: {what} is in no known format (its first record has {keys:.80}); give one of {', '.join(_FORMATS)}"
+        f"format: {origin} is in no known format (its first record has {keys:.80}); give one of {', '.join(_FORMATS)}"
     )

@@ -89,14 +89,14 @@ def _calls(
 ) -> list[RecordedCall]:
     """Return the calls that generated a sample's answers, each with its context; empty if the log has none."""
     events = sample.get("events") or ()
-    made = {identity: event for event in _model_events(events) for identity in _outputs_of(event)}
+    events_by_id = {identity: event for event in _model_events(events) for identity in _outputs_of(event)}
     calls = []
-    for number, given in enumerate(sample["messages"]):
-        if given["role"] != "assistant" or given.get("source") in _GIVEN:
+    for number, recorded in enumerate(sample["messages"]):
+        if recorded["role"] != "assistant" or recorded.get("source") in _GIVEN:
             continue
-        place, event = f"{where}, message {number}", made.get(given.get("id"))
-        read = [] if event is None else _input_of(event, sample, place)
-        if event is None or not read:
+        place, event = f"{where}, message {number}", events_by_id.get(recorded.get("id"))
+        inputs = [] if event is None else _input_of(event, sample, place)
+        if event is None or not inputs:
             if any(isinstance(each, Mapping) and each.get("event") == "compaction" for each in events):
                 refuse(
                     place,
@@ -107,8 +107,8 @@ def _calls(
             return []
         reasons: list[str] = []
         ends = dict(_ends_of([event]))
-        context = [_message(each, {}, [], "omit", f"{place}, input {at}") for at, each in enumerate(read)]
-        _message(given, ends, reasons, hidden_reasoning, place)
+        context = [_message(each, {}, [], "omit", f"{place}, input {at}") for at, each in enumerate(inputs)]
+        _message(recorded, ends, reasons, hidden_reasoning, place)
         calls.append(RecordedCall(place, context, messages[number], _schemas(event.get("tools") or ()), reasons))
     return calls
 
@@ -127,42 +127,42 @@ def _input_of(event: Mapping[str, Any], sample: Mapping[str, Any], where: str) -
 
 
 def _message(
-    given: Any,
+    recorded: Any,
     ends: Mapping[object, str],
     reasons: list[str],
     hidden_reasoning: HiddenReasoning,
     where: str,
 ) -> Message:
-    if not isinstance(given, Mapping) or not isinstance(given.get("role"), str):
-        raise InvalidInputError(f"{where} is {given!r:.60}; give an object with a role")
-    if given["role"] != "assistant":
-        error = given.get("error")
+    if not isinstance(recorded, Mapping) or not isinstance(recorded.get("role"), str):
+        raise InvalidInputError(f"{where} is {recorded!r:.60}; give an object with a role")
+    if recorded["role"] != "assistant":
+        error = recorded.get("error")
         text = error.get("message") if isinstance(error, Mapping) else None
-        message: Message = {"role": given["role"], "content": text or text_of(given.get("content"), where)}
-        if given["role"] == "tool":
-            message |= {"tool_call_id": given.get("tool_call_id"), "name": given.get("function")}
+        message: Message = {"role": recorded["role"], "content": text or text_of(recorded.get("content"), where)}
+        if recorded["role"] == "tool":
+            message |= {"tool_call_id": recorded.get("tool_call_id"), "name": recorded.get("function")}
         return message
-    content = given.get("content")
+    content = recorded.get("content")
     parts: Sequence[Any] = [{"type": "text", "text": content or ""}] if not isinstance(content, list) else content
     thoughts = [part for part in parts if isinstance(part, Mapping) and part.get("type") == "reasoning"]
     texts = [part for part in parts if not (isinstance(part, Mapping) and part.get("type") == "reasoning")]
     message = {"role": "assistant", "content": text_of(texts, where)}
-    calls = given.get("tool_calls") or ()
+    calls = recorded.get("tool_calls") or ()
     if calls:
         message["tool_calls"] = [
             call_of(call.get("id"), call.get("function"), call.get("arguments"), where) for call in calls
         ]
-    shown = [thought.get("reasoning") for thought in thoughts]
-    lost = any(thought.get("redacted") for thought in thoughts) or not all(shown)
-    if thoughts and not lost:
-        message["reasoning_content"] = "\n".join(map(str, shown))
-    if given.get("source") in _GIVEN:
+    reasonings = [thought.get("reasoning") for thought in thoughts]
+    is_hidden = any(thought.get("redacted") for thought in thoughts) or not all(reasonings)
+    if thoughts and not is_hidden:
+        message["reasoning_content"] = "\n".join(map(str, reasonings))
+    if recorded.get("source") in _GIVEN:
         mask(message, reasons, f"{where}: it was given, not generated")
-    elif ends.get(given.get("id")) in _CUT:
+    elif ends.get(recorded.get("id")) in _CUT:
         mask(message, reasons, f"{where}: it was cut by a limit, so that its end was not sampled")
     elif any(call.get("parse_error") for call in calls):
         mask(message, reasons, f"{where}: a call could not be parsed, and is not in the log as it was written")
-    elif lost:
+    elif is_hidden:
         hidden(message, reasons, where, hidden_reasoning, "its reasoning is redacted")
     return message
 
@@ -181,16 +181,16 @@ def _ends_of(events: Sequence[Any]) -> Iterator[tuple[object, str]]:
 def _outputs_of(event: Mapping[str, Any]) -> list[object]:
     """Return the ids of the messages that a call generated."""
     choices = (event.get("output") or {}).get("choices") or ()
-    found = [(choice.get("message") or {}).get("id") for choice in choices]
-    return [identity for identity in found if identity is not None]
+    ids = [(choice.get("message") or {}).get("id") for choice in choices]
+    return [identity for identity in ids if identity is not None]
 
 
 def _tools_of(events: Sequence[Any], where: str) -> list[Message]:
     """Return the tools of the model's calls, which must be equal in all calls that have tools."""
-    found = [event["tools"] for event in _model_events(events) if event.get("tools")]
-    if any(tools != found[0] for tools in found):
+    tools_of_calls = [event["tools"] for event in _model_events(events) if event.get("tools")]
+    if any(tools != tools_of_calls[0] for tools in tools_of_calls):
         refuse(where, "the model was given other tools in some turns, and a chat has one list", "leave the sample out")
-    return _schemas((found or [()])[0])
+    return _schemas((tools_of_calls or [()])[0])
 
 
 def _schemas(tools: Sequence[Any]) -> list[Message]:

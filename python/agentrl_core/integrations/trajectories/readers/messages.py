@@ -108,8 +108,8 @@ def finished(chat: Message, reasons: Sequence[str], where: str) -> Message:
     """
     if not chat["messages"]:
         raise InvalidInputError(f"{where} has no message; leave the file out")
-    kept = {name: value for name, value in chat.items() if value is not None and not (name == "tools" and not value)}
-    return {**kept, UNTRAINED: list(reasons)} if reasons else kept
+    fields = {name: value for name, value in chat.items() if value is not None and not (name == "tools" and not value)}
+    return {**fields, UNTRAINED: list(reasons)} if reasons else fields
 
 
 def has_answer(messages: Sequence[Mapping[str, Any]]) -> bool:

@@ -127,8 +127,8 @@ class _History:
                 if call.get("id") not in replied:
                     refuse(
                         where,
-                        f"the condensation keeps the call {call.get('id')!r} without its reply, so that the program "
-                        "left out more than the file tells",
+                        f"the condensation keeps the call {call.get('id')!r} without its reply, so it removed more "
+                        "events than the file lists",
                         "keep the events before it",
                     )
 
@@ -206,17 +206,17 @@ class _History:
             refuse(where, "an action has no tool_call, so what the model wrote is not in the file", "leave it out")
         function: Mapping[str, Any] = call["function"] if isinstance(call.get("function"), Mapping) else call
         identity = event.get("tool_call_id") or call.get("id")
-        made = call_of(identity, function.get("name") or event.get("tool_name"), function.get("arguments"), where)
+        tool_call = call_of(identity, function.get("name") or event.get("tool_name"), function.get("arguments"), where)
         response = event.get("llm_response_id")
         known = self._answers.get(response) if response is not None else None
         if known is not None:
-            known["tool_calls"].append(made)
+            known["tool_calls"].append(tool_call)
             self._calls.add(identity)
             return
         answer: Message = {
             "role": "assistant",
             "content": text_of(event.get("thought") or "", where),
-            "tool_calls": [made],
+            "tool_calls": [tool_call],
         }
         for name in ("reasoning_content", "thinking_blocks"):
             if event.get(name):
@@ -264,20 +264,20 @@ class _History:
 def _chats(events: Sequence[Event], hidden_reasoning: HiddenReasoning) -> Iterator[dict[str, Any]]:
     """Yield a chat for the events up to each condensation, and one for the rest."""
     view = Condensed(events)
-    history, copied, begun, is_condensed = _History(hidden_reasoning), 0, events[0][1], False
+    history, copied, start, is_condensed = _History(hidden_reasoning), 0, events[0][1], False
     for event, place in events:
-        found = condensation_of(event, place)
-        if found is None:
-            read = len(history.messages)
+        condensation = condensation_of(event, place)
+        if condensation is None:
+            count_before = len(history.messages)
             history.add(event, place)
-            view.read(event, place, is_message=len(history.messages) > read or history.is_part(event))
+            view.read(event, place, is_message=len(history.messages) > count_before or history.is_part(event))
             continue
         if _answers(history.messages[copied:]):
-            yield _chat(history, copied, begun)
-        begun, before, is_condensed = place, history, True
+            yield _chat(history, copied, start)
+        start, before, is_condensed = place, history, True
         history = _History("omit")
-        for kept, where in view.condense(found, place):
-            history.add(kept, where)
+        for remaining_event, where in view.condense(condensation, place):
+            history.add(remaining_event, where)
         for message in history.messages:
             if message["role"] == "assistant":
                 message["weight"] = 0
@@ -286,7 +286,7 @@ def _chats(events: Sequence[Event], hidden_reasoning: HiddenReasoning) -> Iterat
         history.hidden_reasoning, history.left_out, history.tools = hidden_reasoning, before.left_out, before.tools
         history.reasons, history.tokens = [], []
     if _answers(history.messages[copied:]) or not is_condensed:
-        yield _chat(history, copied, begun)
+        yield _chat(history, copied, start)
 
 
 def _answers(messages: Sequence[Message]) -> int:
@@ -295,7 +295,7 @@ def _answers(messages: Sequence[Message]) -> int:
 
 def _chat(history: _History, copied: int, where: str) -> dict[str, Any]:
     """Return the chat of a history; its first `copied` messages are from the previous chat, or a summary."""
-    absent = [_EXACT, *(f"{count} of: {what}" for what, count in sorted(history.left_out.items()))]
+    absent = [_EXACT, *(f"{count} of: {kind}" for kind, count in sorted(history.left_out.items()))]
     chat: dict[str, Any] = {"messages": history.messages, "tools": history.tools, "left_out": absent}
     if history.tokens:
         answers = _answers(history.messages[copied:])

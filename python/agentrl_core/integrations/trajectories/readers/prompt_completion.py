@@ -50,5 +50,5 @@ def _chat(row: Mapping[str, Any], where: str) -> Message:
         refuse(where, "its prompt ends with an answer, which the completion would go on from", "join the two messages")
     if not has_answer(completion):
         raise InvalidInputError(f"{where}: its completion has no message of an assistant; give the answer")
-    shown = [{**message, "weight": 0} if message["role"] == "assistant" else dict(message) for message in prompt]
-    return {**rest, "messages": [*shown, *map(dict, completion)]}
+    context = [{**message, "weight": 0} if message["role"] == "assistant" else dict(message) for message in prompt]
+    return {**rest, "messages": [*context, *map(dict, completion)]}

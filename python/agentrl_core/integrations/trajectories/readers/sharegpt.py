@@ -56,12 +56,12 @@ def _chat(row: Mapping[str, Any], where: str) -> Message:
     if system:
         messages = _with_system(messages, text_of(system, f"{where}, system"), where)
     tools = from_json(row.get("tools") or row.get("functions") or [])
-    own = (name, "system", "system_prompt", "tools", "functions", *_MEDIA)
-    chat = {**{key: value for key, value in row.items() if key not in own}, "messages": messages}
+    known_keys = (name, "system", "system_prompt", "tools", "functions", *_MEDIA)
+    chat = {**{key: value for key, value in row.items() if key not in known_keys}, "messages": messages}
     if tools:
-        shown = any(_TOOLS_SHOWN in message["content"] for message in messages if message["role"] == "system")
+        is_described = any(_TOOLS_SHOWN in message["content"] for message in messages if message["role"] == "system")
         # A template would describe again what the system message of Hermes describes.
-        chat["described_tools" if shown else "tools"] = tools
+        chat["described_tools" if is_described else "tools"] = tools
     return chat
 
 
@@ -85,7 +85,7 @@ def _message(item: object, where: str) -> Message:
     keys = [name for name in _TEXTS if name in item]
     if not keys:
         raise InvalidInputError(f"{where} has no 'value' ({item!r:.60}); give its text")
-    given = item[keys[0]]
+    content = item[keys[0]]
     known = (*_NAMES, keys[0], "loss")
     message = {"role": role, **{name: value for name, value in item.items() if name not in known}}
     if item.get("loss") is not None:
@@ -93,12 +93,12 @@ def _message(item: object, where: str) -> Message:
             refuse(where, "it is not an answer and has loss", "set its loss to false")
         message["weight"] = item["loss"]
     if str(sender).lower() != "function_call":
-        return {**message, "content": text_of(given, where)}
-    calls = from_json(given)
+        return {**message, "content": text_of(content, where)}
+    calls = from_json(content)
     calls = calls if isinstance(calls, list) else [calls]
     if not calls or not all(isinstance(call, Mapping) for call in calls):
         raise InvalidInputError(
-            f'{where}: a function_call is {given!r:.60}; give JSON, {{"name": .., "arguments": ..}}'
+            f'{where}: a function_call is {content!r:.60}; give JSON, {{"name": .., "arguments": ..}}'
         )
     return {
         **message,

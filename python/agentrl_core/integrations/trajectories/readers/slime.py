@@ -47,12 +47,12 @@ def _sample(sample: Any, step: object, where: str) -> Message:
             f"{where}: response_length is {length} for {len(tokens)} tokens; give at least one token of the prompt and "
             "one of the response"
         )
-    why = ""
+    reason = ""
     turn = {"prompt_token_ids": tokens[:-length], "completion_token_ids": tokens[-length:]}
     mask, logprobs = _plain(sample.get("loss_mask")), _plain(sample.get("rollout_log_probs"))
     if sample.get("remove_sample") or (mask is not None and not any(mask)):
         turn["weight"] = 0
-        why = "remove_sample is set" if sample.get("remove_sample") else "its loss_mask trains no token"
+        reason = "remove_sample is set" if sample.get("remove_sample") else "its loss_mask trains no token"
     elif mask is not None:
         turn["loss_mask"] = mask
     if logprobs is not None:
@@ -62,8 +62,8 @@ def _sample(sample: Any, step: object, where: str) -> Message:
     group = sample.get("group_index")
     record = {name: _plain(value) for name, value in sample.items() if name not in (*_IN_TURNS, _ROUTES)}
     chat: Message = {"turns": [turn], RECORD: record}
-    if why:
-        chat[UNTRAINED] = [f"{where}: {why}"]
+    if reason:
+        chat[UNTRAINED] = [f"{where}: {reason}"]
     if group is not None:
         chat["task"] = str(group) if step is None else f"{step}/{group}"
     reward = record.get("reward")

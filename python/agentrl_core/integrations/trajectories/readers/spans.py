@@ -39,8 +39,8 @@ def is_span(value: object) -> bool:
     """Return whether a record is a span, or an export of several spans."""
     if not isinstance(value, Mapping):
         return False
-    one = "attributes" in value and ("trace_id" in value or "traceId" in value or _context(value) is not None)
-    return one or isinstance(value.get("resourceSpans"), list)
+    has_ids = "attributes" in value and ("trace_id" in value or "traceId" in value or _context(value) is not None)
+    return has_ids or isinstance(value.get("resourceSpans"), list)
 
 
 def spans_of(records: Iterator[FileRecord]) -> Iterator[RecordedSpan]:
@@ -116,27 +116,27 @@ def _context(span: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return context if isinstance(context, Mapping) and "trace_id" in context else None
 
 
-def _attributes(given: Any, where: str) -> dict[str, Any]:
-    if given is None:
+def _attributes(attributes: Any, where: str) -> dict[str, Any]:
+    if attributes is None:
         return {}
-    if isinstance(given, Mapping):
-        return dict(given)
-    if isinstance(given, Sequence) and all(isinstance(each, Mapping) and "key" in each for each in given):
-        return {each["key"]: _value(each.get("value")) for each in given}
-    raise InvalidInputError(f"{where}: attributes is {given!r:.60}; give an object, or a list of keys and values")
+    if isinstance(attributes, Mapping):
+        return dict(attributes)
+    if isinstance(attributes, Sequence) and all(isinstance(each, Mapping) and "key" in each for each in attributes):
+        return {each["key"]: _value(each.get("value")) for each in attributes}
+    raise InvalidInputError(f"{where}: attributes is {attributes!r:.60}; give an object, or a list of keys and values")
 
 
-def _value(given: Any) -> Any:
+def _value(value: Any) -> Any:
     """Return an OTLP value as a plain value."""
-    if not isinstance(given, Mapping):
-        return given
+    if not isinstance(value, Mapping):
+        return value
     for name in _SCALARS:
-        if name in given:
-            return given[name]
-    if "intValue" in given:
-        return int(given["intValue"])
-    if "arrayValue" in given:
-        return [_value(each) for each in given["arrayValue"].get("values") or ()]
-    if "kvlistValue" in given:
-        return {each["key"]: _value(each.get("value")) for each in given["kvlistValue"].get("values") or ()}
+        if name in value:
+            return value[name]
+    if "intValue" in value:
+        return int(value["intValue"])
+    if "arrayValue" in value:
+        return [_value(each) for each in value["arrayValue"].get("values") or ()]
+    if "kvlistValue" in value:
+        return {each["key"]: _value(each.get("value")) for each in value["kvlistValue"].get("values") or ()}
     return None

@@ -39,16 +39,16 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
             raise InvalidInputError(
                 f"{where}: history is {row.get('history')!r:.60}; give a list of messages with a role"
             )
-        kept = {name: row[name] for name in _KEPT if row.get(name) is not None}
+        fields = {name: row[name] for name in _KEPT if row.get(name) is not None}
         if row.get("environment"):
-            kept["task"] = str(row["environment"])
+            fields["task"] = str(row["environment"])
         agents = list(dict.fromkeys(message.get("agent") for message in row["history"]))
         for agent in agents:
             history = [message for message in row["history"] if message.get("agent") == agent]
             name = where if len(agents) == 1 else f"{where}, agent {agent!r}"
             steps = row.get("trajectory") or () if len(agents) == 1 else ()
             for chat in _chats(history, steps, hidden_reasoning, name):
-                yield {**kept, **chat}
+                yield {**fields, **chat}
 
 
 def _chats(
@@ -62,13 +62,13 @@ def _chats(
         _message(message, reasons[number], hidden_reasoning, f"{where}, message {number}")
         for number, message in enumerate(history)
     ]
-    own = [
+    answers = [
         number
         for number, message in enumerate(messages)
         if message["role"] == "assistant" and not message.get("is_demo")
     ]
-    sent = [next((step[name] for name in _SENT if is_messages(step.get(name))), None) for step in steps]
-    if len(sent) == len(own) and own and all(sent):
+    contexts = [next((step[name] for name in _SENT if is_messages(step.get(name))), None) for step in steps]
+    if len(contexts) == len(answers) and answers and all(contexts):
         calls = [
             RecordedCall(
                 f"{where}, step {step}",
@@ -79,33 +79,33 @@ def _chats(
                 messages[answer],
                 reasons=reasons[answer],
             )
-            for step, (context, answer) in enumerate(zip(sent, own, strict=True))
+            for step, (context, answer) in enumerate(zip(contexts, answers, strict=True))
         ]
         for chat in chats_of_calls(calls):
             yield finished({**chat, "left_out": [_ABSENT]}, chat.pop("untrained", ()), where)
         return
-    why = [text for each in reasons for text in each]
-    yield finished({"messages": messages, "left_out": [_ABSENT, _ELIDED]}, why, where)
+    all_reasons = [text for each in reasons for text in each]
+    yield finished({"messages": messages, "left_out": [_ABSENT, _ELIDED]}, all_reasons, where)
 
 
-def _message(given: Mapping[str, Any], reasons: list[str], hidden_reasoning: HiddenReasoning, where: str) -> Message:
+def _message(recorded: Mapping[str, Any], reasons: list[str], hidden_reasoning: HiddenReasoning, where: str) -> Message:
     """Return a message without the program's annotations; texts are as they were sent to the model."""
-    message: Message = {"role": given["role"], "content": given.get("content") or ""}
-    if given.get("is_demo"):
+    message: Message = {"role": recorded["role"], "content": recorded.get("content") or ""}
+    if recorded.get("is_demo"):
         message["is_demo"] = True
-    if given.get("tool_calls"):
+    if recorded.get("tool_calls"):
         message["tool_calls"] = []
-        for call in given["tool_calls"]:
+        for call in recorded["tool_calls"]:
             if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
                 raise InvalidInputError(f"{where}: a call is {call!r:.60}; give an object with 'function'")
             function = call["function"]
             message["tool_calls"].append(
                 call_of(call.get("id"), function.get("name"), function.get("arguments"), where)
             )
-    identities = given.get("tool_call_ids") or ([given["tool_call_id"]] if given.get("tool_call_id") else [])
+    identities = recorded.get("tool_call_ids") or ([recorded["tool_call_id"]] if recorded.get("tool_call_id") else [])
     if identities and message["role"] == "tool":
         message["tool_call_id"] = identities[0]
-    blocks = given.get("thinking_blocks")
+    blocks = recorded.get("thinking_blocks")
     if blocks:
         texts = [block.get("thinking") or "" for block in blocks if isinstance(block, Mapping)]
         if all(texts):

@@ -65,10 +65,10 @@ def calls_of(span: RecordedSpan) -> list[RecordedCall]:
     """
     if not is_call(span):
         return []
-    found = _current(span) or _flat(span) or _of_events(span)
-    if found is None:
+    contents = _current(span) or _flat(span) or _of_events(span)
+    if contents is None:
         refuse(span.where, _NO_CONTENTS, _RECORD)
-    context, answers = found
+    context, answers = contents
     if not context or not answers:
         refuse(span.where, _NO_CONTENTS, _RECORD)
     tools = _tools(span)
@@ -96,30 +96,30 @@ def _current(span: RecordedSpan) -> tuple[list[Message], Answers] | None:
         context += _messages(message, span.where)
     answers: Answers = []
     for message in _structured(span, _OUTPUT) or ():
-        made = _messages({**message, "role": message.get("role") or "assistant"}, span.where)
-        if len(made) != 1 or made[0]["role"] != "assistant":
+        parsed = _messages({**message, "role": message.get("role") or "assistant"}, span.where)
+        if len(parsed) != 1 or parsed[0]["role"] != "assistant":
             refuse(span.where, "an output message is not one answer", "leave the trace out")
-        answers.append((made[0], str(message.get("finish_reason") or "")))
+        answers.append((parsed[0], str(message.get("finish_reason") or "")))
     return context, answers
 
 
 def _structured(span: RecordedSpan, name: str) -> list[Any] | None:
-    given = span.attributes.get(name)
-    value = from_json(given)
+    attribute = span.attributes.get(name)
+    value = from_json(attribute)
     if value is None:
         return None
     if not isinstance(value, list):
         raise InvalidInputError(
-            f"{span.where}: {name} is {given!r:.60}; give a JSON list (this one was cut, or is of another version)"
+            f"{span.where}: {name} is {attribute!r:.60}; give a JSON list (this one was cut, or is of another version)"
         )
     return value
 
 
-def _messages(given: Any, where: str) -> list[Message]:
+def _messages(value: Any, where: str) -> list[Message]:
     """Return the chat messages of a message in parts; each tool reply becomes its own message."""
-    if not isinstance(given, Mapping) or not isinstance(given.get("role"), str):
-        raise InvalidInputError(f"{where}: a message is {given!r:.60}; give an object with role and parts")
-    parts = given.get("parts", given.get("content"))
+    if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
+        raise InvalidInputError(f"{where}: a message is {value!r:.60}; give an object with role and parts")
+    parts = value.get("parts", value.get("content"))
     parts = [{"type": "text", "content": parts or ""}] if parts is None or isinstance(parts, str) else parts
     texts: list[str] = []
     thoughts: list[str] = []
@@ -141,9 +141,9 @@ def _messages(given: Any, where: str) -> list[Message]:
     if replies:
         questions = [{"role": "user", "content": "\n".join(texts)}] if any(texts) else []
         return [*replies, *questions]
-    message: Message = {"role": given["role"], "content": "\n".join(texts)}
-    if given.get("name"):
-        message["name"] = given["name"]
+    message: Message = {"role": value["role"], "content": "\n".join(texts)}
+    if value.get("name"):
+        message["name"] = value["name"]
     if thoughts:
         message["reasoning_content"] = "\n".join(thoughts)
     if calls:
@@ -155,7 +155,7 @@ def _reply(reply: Any, where: str) -> str:
     if isinstance(reply, str) or reply is None:
         return reply or ""
     if not isinstance(reply, list) or not all(isinstance(part, Mapping) and "type" in part for part in reply):
-        refuse(where, f"the reply of a tool is {reply!r:.60}, of which the model read some text", "record a text")
+        refuse(where, f"the reply of a tool is {reply!r:.60}", "record the text that the model read")
     return text_of([{**part, "text": part.get("text", part.get("content"))} for part in reply], where)
 
 
@@ -177,12 +177,12 @@ def _flat(span: RecordedSpan) -> tuple[list[Message], Answers] | None:
 
 def flat_entries(span: RecordedSpan, prefix: str) -> list[dict[str, Any]]:
     """Return the numbered attributes with a prefix, as one object for each number."""
-    found: dict[int, dict[str, Any]] = {}
+    entries: dict[int, dict[str, Any]] = {}
     for name, value in span.attributes.items():
         match = _FLAT.fullmatch(name)
         if match and match[1] == prefix:
-            found.setdefault(int(match[2]), {})[match[3]] = value
-    return [found[number] for number in sorted(found)]
+            entries.setdefault(int(match[2]), {})[match[3]] = value
+    return [entries[number] for number in sorted(entries)]
 
 
 def _old(entry: Mapping[str, Any], where: str) -> list[Message]:
@@ -234,8 +234,8 @@ def _of_events(span: RecordedSpan) -> tuple[list[Message], Answers] | None:
 
 
 def _tools(span: RecordedSpan) -> Sequence[Message]:
-    given = _structured(span, _TOOLS) or []
-    given = given or [
+    tools = _structured(span, _TOOLS) or []
+    tools = tools or [
         {**entry, "parameters": from_json(entry.get("parameters"))}
         for entry in flat_entries(span, "llm.request.functions")
     ]
@@ -243,5 +243,5 @@ def _tools(span: RecordedSpan) -> Sequence[Message]:
         dict(tool)
         if isinstance(tool.get("function"), Mapping)
         else tool_schema(tool.get("name"), tool.get("description"), tool.get("parameters"))
-        for tool in given
+        for tool in tools
     ]
