@@ -5,7 +5,6 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "python" / "agentrl_core"
 ALONE = {
-    "ColumnDeclaration": "a part of `env.ExtraColumn`; `data` is below `env`",
     "MultiEpisode": "users implement it",
     "OutputBuffers": "a part of `model.buffers.PackBuffers`; `operators` is below `model`",
     "Picture": "a part of `env.Image`; `model` imports no environment",

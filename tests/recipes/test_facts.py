@@ -9,8 +9,8 @@ from agentrl_core import Batch, Forest, loss, recipes
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import Column, IterationRecord, draw, step
 from agentrl_core.component.component import PHASES
-from agentrl_core.data.facts import by_level
 from agentrl_core.env import ExtraColumn
+from agentrl_core.env.base import by_level
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.weight import FlagFilter

@@ -319,10 +319,13 @@ def read_segment(payload: bytes) -> Segment:
 
 
 def write_answer(answer: StepRecord | JointStep) -> bytes:
-    """Encode an answer of an environment as bytes; a joint answer is a table of them."""
+    """Encode an answer of an environment as bytes; a joint answer is a table of them.
+
+    Its values are bytes, images and exact floats, for which `component.state.pack_state`, with its arrays, has no form.
+    """
     if isinstance(answer, JointStep):
         of = {agent: _table(each) for agent, each in answer.of.items()}
-        joint = {"of": of, "turn_of": list(answer.turn_of), "state_key": _packed(answer.state_key)}
+        joint = {"of": of, "turn_of": list(answer.turn_of), "state_key": _tagged(answer.state_key)}
         return _json({"joint": joint}, "StepResult")
     return _json(_table(answer), "StepResult")
 
@@ -334,7 +337,7 @@ def read_answer(payload: bytes) -> StepRecord | JointStep:
     if joint is None:
         return _answer(table)
     of = {agent: _answer(each) for agent, each in joint["of"].items()}
-    return JointStep(of, tuple(joint["turn_of"]), _unpacked(joint["state_key"]))
+    return JointStep(of, tuple(joint["turn_of"]), _untagged(joint["state_key"]))
 
 
 def _table(answer: StepRecord) -> dict[str, Any]:
@@ -355,17 +358,17 @@ def _table(answer: StepRecord) -> dict[str, Any]:
         if value := getattr(outcome, name):
             table[name] = value
     if outcome.facts:
-        table["facts"] = {name: _packed(value) for name, value in outcome.facts.items()}
+        table["facts"] = {name: _tagged(value) for name, value in outcome.facts.items()}
     if outcome.parallel_requests:
         table["besides"] = [_placed(context) for context in outcome.parallel_requests]
-    table["state_key"] = _packed(answer.state_key)
+    table["state_key"] = _tagged(answer.state_key)
     return table
 
 
 def _answer(table: dict[str, Any]) -> StepRecord:
-    state = _unpacked(table.pop("state_key"))
+    state = _untagged(table.pop("state_key"))
     reward = table.pop("reward", None)
-    facts = {name: _unpacked(value) for name, value in (table.pop("facts", None) or {}).items()}
+    facts = {name: _untagged(value) for name, value in (table.pop("facts", None) or {}).items()}
     table["observation"] = _seen(table.get("observation"))
     context = table.pop("context", None)
     table["context"] = None if context is None else _place(context)
@@ -402,7 +405,7 @@ def read_value(payload: bytes) -> Any:
 def write_begin(begin: Begin) -> bytes:
     """Encode the start of an episode as bytes."""
     observation, state_key, tools, contexts = begin
-    table: dict[str, Any] = {"state_key": _packed(state_key), "tools": tools}
+    table: dict[str, Any] = {"state_key": _tagged(state_key), "tools": tools}
     if contexts:
         table["contexts"] = [_placed(context) for context in contexts]
     if isinstance(observation, JointStep):
@@ -429,7 +432,7 @@ def read_begin(payload: bytes) -> Begin:
         observation = JointStep(of, tuple(table["turn_of"]))
     else:
         observation = _seen(observation)
-    return observation, _unpacked(table["state_key"]), table["tools"], tuple(map(_place, table.get("contexts", ())))
+    return observation, _untagged(table["state_key"]), table["tools"], tuple(map(_place, table.get("contexts", ())))
 
 
 _KEYS = {"conversation": "lane", "replaces_history": "whole"}
@@ -441,12 +444,12 @@ def _placed(context: Context) -> dict[str, Any]:
     """Return the context of an observation as JSON."""
     fields = vars(context).items()
     table = {_KEYS.get(name, name): value for name, value in fields if value is not None and value != b""}
-    return table | {"observation": _shown(context.observation), "state_key": _packed(context.state_key)}
+    return table | {"observation": _shown(context.observation), "state_key": _tagged(context.state_key)}
 
 
 def _place(table: dict[str, Any]) -> Context:
     """Read a context of `_placed`."""
-    observation, state_key = _seen(table.pop("observation", None)), _unpacked(table.pop("state_key", {"hex": ""}))
+    observation, state_key = _seen(table.pop("observation", None)), _untagged(table.pop("state_key", {"hex": ""}))
     named = {_NAMES.get(name, name): value for name, value in table.items()}
     return Context(**named, observation=observation, state_key=state_key)
 
@@ -478,7 +481,7 @@ def _seen(content: Any) -> Any:
     return content
 
 
-def _packed(value: Any) -> Any:
+def _tagged(value: Any) -> Any:
     """Encode bytes and special numbers for JSON with a tag."""
     if isinstance(value, (bytes, bytearray)):
         return {"hex": bytes(value).hex()}
@@ -487,7 +490,7 @@ def _packed(value: Any) -> Any:
     return value
 
 
-def _unpacked(value: Any) -> Any:
+def _untagged(value: Any) -> Any:
     if isinstance(value, dict):
         kind: Callable[[str], Any] = bytes.fromhex if "hex" in value else float
         return kind(next(iter(value.values())))

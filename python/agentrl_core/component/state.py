@@ -1,10 +1,15 @@
-"""State that components keep between iterations: a fold over the closed iterations."""
+"""State that components keep between iterations: a fold over the closed iterations.
+
+Two forms are stored. A store has the state after the last closed iteration: plain values as JSON, and arrays by path,
+of which it writes only changed rows (`split_arrays`, `join_arrays`). A batch has the state that its columns were
+computed with, in one JSON text with each array as text in its place (`pack_state`, `unpack_state`).
+"""
 
 from __future__ import annotations
 
 import base64
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -111,7 +116,7 @@ class StatefulComponent(BatchComponent, Stateful, ABC):
 
 
 def split_arrays(state: Mapping[str, Any]) -> tuple[State, dict[str, NDArray[Any]]]:
-    """Split a state into its plain values and its arrays by path; `join_arrays` is the inverse.
+    """Split a state into its plain values and its arrays by path, as a store has it; `join_arrays` is the inverse.
 
     A path joins the keys of the tables by `/`; in a key `~` is written `~0` and `/` is written `~1` (RFC 6901).
 
@@ -129,21 +134,11 @@ def split_arrays(state: Mapping[str, Any]) -> tuple[State, dict[str, NDArray[Any
         [1.0, 1.0, 1.0]
     """
     arrays: dict[str, NDArray[Any]] = {}
-    return _without_arrays(state, (), arrays), arrays
 
+    def take(path: str, array: NDArray[Any]) -> None:
+        arrays[path] = array
 
-def _without_arrays(table: Mapping[str, Any], path: tuple[str, ...], arrays: dict[str, NDArray[Any]]) -> State:
-    plain: State = {}
-    for key, value in table.items():
-        here = (*path, str(key).replace("~", "~0").replace("/", "~1"))
-        if isinstance(value, Mapping):
-            plain[key] = _without_arrays(value, here, arrays)
-        elif isinstance(value, np.ndarray):
-            _check_array("/".join(here), value)
-            arrays["/".join(here)] = value
-        else:
-            plain[key] = value
-    return plain
+    return _copy_tables(state, take), arrays
 
 
 def join_arrays(table: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> State:
@@ -156,6 +151,85 @@ def join_arrays(table: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) ->
             inside = inside.setdefault(key, {})
         inside[last] = array
     return state
+
+
+def pack_state(state: Mapping[str, Any]) -> State:
+    """Return a state as plain JSON values, as a batch has it; `unpack_state` reads it back, bit for bit.
+
+    An array is a table with the keys `array`, `shape` and `bytes`. A key `array` of the state itself, such as the name
+    of a task, is written `~array`, so the two cannot be confused; `~array` is written `~~array`, and so on.
+
+    Raises:
+        RecipeError: an array has a type or a shape that a state cannot hold.
+
+    Example:
+        >>> from agentrl_core.component.state import pack_state, unpack_state
+        >>> pack_state({"seen": {"array": 2}})
+        {'seen': {'~array': 2}}
+        >>> unpack_state(pack_state({"seen": {"array": 2}}))
+        {'seen': {'array': 2}}
+    """
+    return _copy_tables(state, _array_as_text, _escaped)
+
+
+def unpack_state(table: Mapping[str, Any]) -> State:
+    """Restore a state from the result of `pack_state`."""
+    state: State = {}
+    for key, value in table.items():
+        name = key[1:] if key[:1] == "~" and key.lstrip("~") == _ARRAY else key
+        if isinstance(value, Mapping):
+            state[name] = _array(value) if _is_array(value) else unpack_state(value)
+        else:
+            state[name] = value
+    return state
+
+
+def _is_array(table: Mapping[str, Any]) -> bool:
+    """Return whether a table is an array; earlier versions did not escape keys, so `array` alone is not enough."""
+    return table.keys() == {_ARRAY, "shape", "bytes"} and isinstance(table[_ARRAY], str)
+
+
+def _copy_tables(
+    state: Mapping[str, Any],
+    replacement: Callable[[str, NDArray[Any]], State | None],
+    name: Callable[[str], str] = lambda key: key,
+    outer: str = "",
+) -> State:
+    """Copy the tables of a state with other keys, and `replacement(path, array)` for each array; None leaves it out."""
+    table: State = {}
+    for key, value in state.items():
+        path = outer + str(key).replace("~", "~0").replace("/", "~1")
+        if isinstance(value, Mapping):
+            table[name(key)] = _copy_tables(value, replacement, name, f"{path}/")
+        elif not isinstance(value, np.ndarray):
+            table[name(key)] = value
+        else:
+            _check_array(path, value)
+            if (kept := replacement(path, value)) is not None:
+                table[name(key)] = kept
+    return table
+
+
+def _check_array(path: str, array: NDArray[Any]) -> None:
+    if array.dtype.kind not in "biuf" or array.ndim not in (1, 2):
+        raise RecipeError(
+            f"state {path} is an array of {array.dtype} with {array.ndim} dimensions; use bool, integers or floats "
+            "with one or two dimensions"
+        )
+
+
+def _escaped(key: str) -> str:
+    return f"~{key}" if str(key).lstrip("~") == _ARRAY else key
+
+
+def _array_as_text(_path: str, array: NDArray[Any]) -> State:
+    kept = np.ascontiguousarray(array)
+    return {_ARRAY: kept.dtype.str, "shape": list(kept.shape), "bytes": base64.b64encode(kept.tobytes()).decode()}
+
+
+def _array(table: Mapping[str, Any]) -> NDArray[Any]:
+    flat = np.frombuffer(base64.b64decode(table["bytes"]), np.dtype(table[_ARRAY]))
+    return flat.reshape(table["shape"]).copy()
 
 
 def compatible_state(initial: State, kept: Mapping[str, Any]) -> State:
@@ -185,72 +259,6 @@ def _is_compatible(initial: Any, kept: Any) -> bool:
         return not isinstance(kept, Mapping) and isinstance(initial, np.ndarray) == isinstance(kept, np.ndarray)
     same = initial.dtype.kind == kept.dtype.kind and initial.shape[1:] == kept.shape[1:] and initial.ndim == kept.ndim
     return same and len(initial) in (0, len(kept))
-
-
-def pack_state(state: Mapping[str, Any]) -> State:
-    """Return a state as plain JSON values, with arrays as text; `unpack_state` reads it back, bit for bit.
-
-    An array is a table with the keys `array`, `shape` and `bytes`. A key `array` of the state itself, such as the name
-    of a task, is written `~array`, so the two cannot be confused; `~array` is written `~~array`, and so on.
-
-    Raises:
-        RecipeError: an array has a type or a shape that a state cannot hold.
-
-    Example:
-        >>> from agentrl_core.component.state import pack_state, unpack_state
-        >>> pack_state({"seen": {"array": 2}})
-        {'seen': {'~array': 2}}
-        >>> unpack_state(pack_state({"seen": {"array": 2}}))
-        {'seen': {'array': 2}}
-    """
-    return _packed(state, "")
-
-
-def unpack_state(table: Mapping[str, Any]) -> State:
-    """Restore a state from the result of `pack_state`."""
-    state: State = {}
-    for key, value in table.items():
-        name = key[1:] if key[:1] == "~" and key.lstrip("~") == _ARRAY else key
-        if isinstance(value, Mapping):
-            state[name] = _array(value) if _is_array(value) else unpack_state(value)
-        else:
-            state[name] = value
-    return state
-
-
-def _is_array(table: Mapping[str, Any]) -> bool:
-    """Return whether a table is an array; earlier versions did not escape keys, so `array` alone is not enough."""
-    return table.keys() == {_ARRAY, "shape", "bytes"} and isinstance(table[_ARRAY], str)
-
-
-def _packed(state: Mapping[str, Any], path: str) -> State:
-    table: State = {}
-    for key, value in state.items():
-        name = f"~{key}" if str(key).lstrip("~") == _ARRAY else key
-        if isinstance(value, Mapping):
-            table[name] = _packed(value, f"{path}{key}/")
-        else:
-            table[name] = _text(f"{path}{key}", value) if isinstance(value, np.ndarray) else value
-    return table
-
-
-def _check_array(name: str, array: NDArray[Any]) -> None:
-    if array.dtype.kind not in "biuf" or array.ndim not in (1, 2):
-        raise RecipeError(
-            f"state {name} is an array of {array.dtype} with {array.ndim} dimensions; use bool, integers or floats "
-            "with one or two dimensions"
-        )
-
-
-def _text(name: str, array: NDArray[Any]) -> State:
-    _check_array(name, array)
-    kept = np.ascontiguousarray(array)
-    return {_ARRAY: kept.dtype.str, "shape": list(kept.shape), "bytes": base64.b64encode(kept.tobytes()).decode()}
-
-
-def _array(table: Mapping[str, Any]) -> NDArray[Any]:
-    flat = np.frombuffer(base64.b64decode(table["bytes"]), np.dtype(table[_ARRAY]))
-    return flat.reshape(table["shape"]).copy()
 
 
 def _rows(steps: object) -> tuple[Mapping[str, float], ...]:

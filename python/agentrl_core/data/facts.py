@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,35 +13,6 @@ from agentrl_core.operators import columns
 
 Declared: TypeAlias = Mapping[str, Mapping[str, str]]
 """Kind of each name, for level `step` and level `trajectory`: `number` or `key`."""
-
-
-class ColumnDeclaration(Protocol):
-    """Interface of a declaration: the part of `env.ExtraColumn` that tables need, which do not import environments."""
-
-    @property
-    def level(self) -> Literal["step", "trajectory"]:
-        """Level: each action or the episode."""
-        ...
-
-    @property
-    def kind(self) -> Literal["number", "key"]:
-        """Kind of the fact."""
-        ...
-
-
-def by_level(facts: Mapping[str, ColumnDeclaration]) -> dict[str, dict[str, Literal["number", "key"]]]:
-    """Return the declarations of an environment in the form that `Forest` and `Recipe.check` accept.
-
-    Example:
-        >>> from agentrl_core.data.facts import by_level
-        >>> from agentrl_core.env import ExtraColumn
-        >>> by_level({"flawed": ExtraColumn("step"), "answer": ExtraColumn("trajectory", "key")})
-        {'step': {'flawed': 'number'}, 'trajectory': {'answer': 'key'}}
-    """
-    levels: dict[str, dict[str, Literal["number", "key"]]] = {}
-    for name, fact in facts.items():
-        levels.setdefault(fact.level, {})[name] = fact.kind
-    return levels
 
 
 def fact_column(values: Any, name: str) -> Any:

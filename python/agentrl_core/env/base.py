@@ -45,6 +45,20 @@ class ExtraColumn:
     kind: Literal["number", "key"] = "number"
 
 
+def by_level(facts: Mapping[str, ExtraColumn]) -> dict[str, dict[str, Literal["number", "key"]]]:
+    """Return the declarations of an environment in the form that `Forest` and `Recipe.check` accept.
+
+    Example:
+        >>> from agentrl_core.env.base import ExtraColumn, by_level
+        >>> by_level({"flawed": ExtraColumn("step"), "answer": ExtraColumn("trajectory", "key")})
+        {'step': {'flawed': 'number'}, 'trajectory': {'answer': 'key'}}
+    """
+    levels: dict[str, dict[str, Literal["number", "key"]]] = {}
+    for name, fact in facts.items():
+        levels.setdefault(fact.level, {})[name] = fact.kind
+    return levels
+
+
 @dataclass(frozen=True)
 class Task:
     """One problem to solve.

@@ -14,8 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from agentrl_core.component.component import PHASES
 from agentrl_core.component.requirements import required_facts
-from agentrl_core.data.facts import by_level
-from agentrl_core.env.base import Environment
+from agentrl_core.env.base import Environment, by_level
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss import Train
 from agentrl_core.model.annotate import Given, annotate

@@ -204,9 +204,7 @@ impl Store {
     fn check_row_types(&mut self, batch: &Batch) -> Result<RowTypes> {
         let known = self.writable()?.row_types.clone();
         token_columns::united(known, &batch.row_types()?).map_err(|error| {
-            Error::invalid(format!(
-                "the token columns of the batch do not fit the store: {error}, or write to another store"
-            ))
+            Error::invalid(format!("the batch does not fit the store: {error}, or write to another store"))
         })
     }
 

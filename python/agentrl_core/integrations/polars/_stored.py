@@ -100,8 +100,8 @@ class _Table(NamedTuple):
     def read(self, rows: _RowRanges, wanted: pl.Schema) -> pl.DataFrame:
         """Read some columns of some rows, from the files that currently have them."""
         names = [*wanted, *(name.removesuffix(_OF_TOKENS) for name in wanted if name.endswith(_OF_TOKENS))]
-        core = self.store._core  # noqa: SLF001
-        parts = [pl.DataFrame(table) for table in core.columns(self.name, rows.firsts, rows.ends, names)]
+        columns = self.store._core.columns(self.name, rows.firsts, rows.ends, names)  # noqa: SLF001
+        parts = [pl.DataFrame(table) for table in columns]
         return pl.concat([self._whole(part, wanted) for part in parts] or [pl.DataFrame(schema=wanted)], rechunk=False)
 
     def _whole(self, part: pl.DataFrame, wanted: pl.Schema) -> pl.DataFrame:
