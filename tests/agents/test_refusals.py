@@ -128,7 +128,7 @@ def test_a_group_is_of_one_task() -> None:
         ({"tokens": [], "logprobs": [], "finish_reason": "abort"}, "outputs is empty"),
         ({"tokens": [-1], "logprobs": [-1.0]}, "give token ids of at least 0"),
         ({"tokens": [2**31], "logprobs": [-1.0]}, "out of bounds"),
-        ({"tokens": [1], "logprobs": [0.5]}, "log-prob"),
+        ({"tokens": [1], "logprobs": [0.5]}, "logprobs[0] is 0.5"),
         ({"tokens": [1, 2], "logprobs": [-1.0]}, "logprobs"),
         ({"message": {"content": "\ud800"}}, "surrogates"),
         ({"message": {"content": float("nan")}}, "not JSON compliant"),

@@ -252,7 +252,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"prompts": [[1], [-5]]},
         r"turn 1 \(trajectory \d+\): prompts\[0\] is -5; give token ids of at least 0",
     ),
-    "output": ({"outputs": [[2], []]}, r"turn 1 \(trajectory \d+\): outputs is empty; a turn has a context and"),
+    "output": ({"outputs": [[2], []]}, r"turn 1 \(trajectory \d+\): outputs is empty; give each turn a context and"),
     "logprobs": (
         {"logprobs": [[-1.0], [-1.0, -2.0]]},
         r"turn 1 \(trajectory \d+\): logprobs has 2 values for 1 tokens",

@@ -55,6 +55,7 @@ ELSEWHERE: dict[str, str] = {
         for name in ("blob", "column", "has", "keys", "locate_tokens", "offsets", "plan", "texts")
     },
     **{f"Batch.{name}": READS for name in ("select_draws", "token_weights")},
+    "Branch.tokens_before": READS,
     **dict.fromkeys(("Batch", "Store", "RolloutLog", "Branch", "Group", "Cohort"), MADE),
     "Batch.concat": HANDLES,
     "Batch.with_stored_draws": "tests/replay and tests/data/test_errors.py give it wrong draws",

@@ -115,7 +115,10 @@ def test_metrics_are_of_each_term() -> None:
     ("options", "message"),
     [
         ({"second": loss.Imitation()}, "give it the denominator of the first"),
-        ({"first": loss.Sum(loss.Policy(), loss.Policy()), "first_where": EXPERT}, "a term that is a sum itself"),
+        (
+            {"first": loss.Sum(loss.Policy(), loss.Policy()), "first_where": EXPERT},
+            "a Sum as a term takes no rows of its own",
+        ),
         (
             {"first": loss.Sum(loss.Policy(), loss.Policy(), first_where=EXPERT)},
             "a sum with rows of its own is not a term of another sum",

@@ -29,7 +29,7 @@ DEFAULT_FAMILIES: Mapping[str, Mapping[str, object]] = {
 """
 
 UNLEARNABLE: Mapping[str, str] = {
-    "coin_flip": "reasoning-gym 0.1.25 gives the first digits of the answer the full score: 0 is right unless 1 is",
+    "coin_flip": 'reasoning-gym 0.1.25 accepts any prefix of the answer, so "0" or "1" is always right',
     "game_of_life_halting": "reasoning-gym 0.1.25 compares bool(answer) with bool(truth), and every text is true",
 }
 """Families that cannot be learnt, each with the reason: the scorer accepts any text, or nearly always the same one."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import bisect
 from collections import Counter
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast
@@ -173,8 +173,7 @@ class Branch:
 
     def tokens_before(self, tokens: NDArray[np.int32], character: int) -> int:
         """Return the number of whole tokens of an action before a character of its text."""
-        ends = range(len(tokens) + 1)
-        return bisect.bisect_right(ends, character, key=lambda count: len(self.decode(tokens[:count]))) - 1
+        return bisect_right(range(len(tokens) + 1), character, key=lambda end: len(self.decode(tokens[:end]))) - 1
 
     @property
     def prompt_messages(self) -> list[Message]:
@@ -547,9 +546,8 @@ class Branch:
     async def _prompt_now(self) -> None:
         """Render the prompt, and submit the prefix if there is one."""
         content, prompt = self.episode.observation, self._prompt
-        content = (
-            content if prompt is None else checked_content(prompt(content) if callable(prompt) else prompt, "prompt")
-        )
+        if prompt is not None:
+            content = checked_content(prompt(content) if callable(prompt) else prompt, "prompt")
         self._content = content
         contexts = self.episode.contexts
         if contexts:

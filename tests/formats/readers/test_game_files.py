@@ -63,7 +63,7 @@ def test_games_of_alfworld_that_cannot_be_solved_are_left_out(tmp_path, monkeypa
         with pytest.raises(MissingDependencyError, match="pip install alfworld"):
             world.reset(task, 0)
     assert task.domain == "pick_and_place_simple"
-    with pytest.raises(InvalidInputError, match="there are 1"):
+    with pytest.raises(InvalidInputError, match="has 1 tasks"):
         env.TextWorld(files=tmp_path).tasks(2)
 
 
