@@ -70,7 +70,7 @@ impl Layout {
             check()?;
             let row = index
                 .row(trajectory)
-                .ok_or_else(|| broken(format!("a draw names trajectory {trajectory}, which is not in the batch")))?;
+                .ok_or_else(|| broken(&format!("a draw names trajectory {trajectory}, which is not in the batch")))?;
             layout.trajectory_rows.push(row);
             for (leaf, steps) in contexts_of(row, &index, &ancestors, &sound)? {
                 layout.add_steps(trajectory, leaf, steps, &index, &ancestors)?;
@@ -93,7 +93,7 @@ impl Layout {
     ) -> Result<()> {
         let nodes = &index.nodes;
         let missing =
-            |id: i64| broken(format!("a step of trajectory {trajectory} names node {id}, which is not on its path"));
+            |id: i64| broken(&format!("a step of trajectory {trajectory} names node {id}, which is not on its path"));
         let on_path = |from: PathNode, id: i64| {
             nodes.row(id).and_then(|row| ancestors.up_to(from, row)).ok_or_else(|| missing(id))
         };
@@ -169,7 +169,7 @@ fn contexts_of(
                 Ok(PathNode { row, used: cut.unwrap_or(length) })
             }
             // Walk the path, for an error that names the broken node.
-            _ => nodes.path(id, cut).and_then(|_| Err(broken(format!("the path to node {id} is broken")))),
+            _ => nodes.path(id, cut).and_then(|_| Err(broken(&format!("the path to node {id} is broken")))),
         }
     };
     let mut leaf = leaf_of(index.leaves.value(row), index.leaf_end(row))?;
@@ -304,13 +304,13 @@ impl<'a> Nodes<'a> {
         let mut path = Vec::new();
         let mut next = Some((leaf, cut));
         while let Some((id, cut)) = next {
-            let row = row_of(self.ids, id).ok_or_else(|| broken(format!("node {id} is not in the batch")))?;
+            let row = row_of(self.ids, id).ok_or_else(|| broken(&format!("node {id} is not in the batch")))?;
             let length = self.length(row);
             let used = cut.unwrap_or(length);
             // Ids of parents are smaller, so a walk upwards always ends.
             let parent = (!self.parents.is_null(row)).then(|| self.parents.value(row));
             if used > length || parent.is_some_and(|parent| parent >= id) {
-                return Err(broken(format!("node {id} is cut after its end or comes before its parent")));
+                return Err(broken(&format!("node {id} is cut after its end or comes before its parent")));
             }
             path.push(PathNode { row, used });
             let end = (!self.parent_ends.is_null(row)).then(|| self.parent_ends.value(row) as usize);
@@ -332,7 +332,7 @@ impl<'a> StepColumns<'a> {
     fn new(rows: &'a RecordBatch) -> Result<Self> {
         let trajectories = i64s(rows, "trajectory_id")?.values();
         if !trajectories.is_sorted() {
-            return Err(broken("the rows of steps are not in the order of their trajectories".to_owned()));
+            return Err(broken("the rows of steps are not in the order of their trajectories"));
         }
         let (first_nodes, last_nodes) = (i64s(rows, "first_node_id")?, i64s(rows, "node_id")?);
         Ok(Self { trajectories, first_nodes, last_nodes, ends: i32s(rows, "end")? })
@@ -354,7 +354,7 @@ fn ascending<'a>(rows: &'a RecordBatch, name: &str, table: Table) -> Result<&'a 
     if ids.windows(2).all(|pair| pair[0] < pair[1]) {
         return Ok(ids);
     }
-    Err(broken(format!("{name} of table {} is not strictly ascending", table.name())))
+    Err(broken(&format!("{name} of table {} is not strictly ascending", table.name())))
 }
 
 /// Return the row of an id among ascending ids. It is fast if they are dense, as they almost always are.
@@ -363,6 +363,6 @@ pub(super) fn row_of(ids: &[i64], id: i64) -> Option<usize> {
     if ids.get(guess) == Some(&id) { Some(guess) } else { ids.binary_search(&id).ok() }
 }
 
-fn broken(message: String) -> Error {
+fn broken(message: &str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("{message}; restore the batch from a copy"))
 }
