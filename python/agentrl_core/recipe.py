@@ -173,10 +173,15 @@ class Recipe:
                         f"recipe {self.name!r}: a Choice in the chain of phase {phase} has None, but states are stored "
                         f"by position in the chain; choose between components instead"
                     )
-                if not (isinstance(component, Component) and component.phase == phase):
+                if not isinstance(component, Component):
                     raise RecipeError(
-                        f"recipe {self.name!r}: {component!r} is not a component of phase {phase}; give one of "
+                        f"recipe {self.name!r}: {component!r:.200} is not a component of phase {phase}; give one of "
                         f"agentrl_core.{PHASES[phase]}"
+                    )
+                if component.phase != phase:
+                    raise RecipeError(
+                        f"recipe {self.name!r}: {component!r:.200} is not a component of phase {phase}, but of phase "
+                        f"{component.phase}; move it there"
                     )
         places = [(training.stage, training.model, training.where) for training in self._trainings]
         for stage, model, where in places:

@@ -122,7 +122,7 @@ class Renames:
                 _refuse(f"option {option!r} of component {name!r}", new_option)
             form = self.list_form(owner, option)
             if form is not None and isinstance(value, str):
-                translated[new_option] = items(value, form)
+                translated[new_option] = items(value, form, are_texts=table.get("by") == "domain")
             else:
                 translated[new_option] = self._value(package, f"{owner}.{option}", value)
         return translated
@@ -288,18 +288,21 @@ def _leaves(metrics: Mapping[str, Any], outer: tuple[str, ...] = ()) -> Iterator
             yield (*outer, name), value
 
 
-def items(text: str, form: str) -> list[Any]:
+def items(text: str, form: str, *, are_texts: bool = False) -> list[Any]:
     """Return the items of a list that earlier builds wrote as one text.
 
     Args:
         text: the items, joined.
-        form: `|`: texts with bars between; `list`: texts and numbers with commas between; `list+`: the same, with
+        form: `|`: texts with bars between; `list`: texts or numbers with commas between; `list+`: the same, with
             pluses between the texts of an item; `list=`: pairs `name=number` with commas between.
+        are_texts: whether items that look like numbers are texts, too.
 
     Example:
         >>> from agentrl_core.renames import items
         >>> items("3,8", "list"), items("math+logic,code", "list+"), items("math=2", "list=")
         ([3, 8], [['math', 'logic'], 'code'], [['math', 2]])
+        >>> items("2024,2025", "list+", are_texts=True)    # names of domains
+        ['2024', '2025']
     """
     if form == "|":
         return text.split("|")
@@ -307,7 +310,9 @@ def items(text: str, form: str) -> list[Any]:
     if form == "list=":
         pairs = [part.partition("=") for part in parts if part]
         return [[name.strip(), _number(share.strip())] for name, _, share in pairs]
-    return [part.split("+") if form == "list+" and _is_text(part) and "+" in part else _number(part) for part in parts]
+    if not are_texts and not any(map(_is_text, parts)):
+        return [_number(part) for part in parts]
+    return [part.split("+") if form == "list+" and "+" in part else part for part in parts]
 
 
 def _number(text: str) -> str | float:

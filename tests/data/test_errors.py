@@ -84,7 +84,7 @@ FOREST = {
     "negative token": (lambda f, t: f.append(t, [1, -7], kind="prompt"), r"tokens\[1\] is -7"),
     "huge token": (
         lambda f, t: f.append(t, [2**31], kind="prompt"),
-        r"tokens\[0\] is 2147483648; give token ids below 2\^31",
+        r"tokens\[0\] is 2147483648; give token ids from 0 to 2\^31 - 1",
     ),
     "floats among tokens": (
         lambda f, t: f.append(t, [1, 1.5], kind="prompt"),

@@ -152,6 +152,8 @@ def test_options_that_were_texts_are_tuples() -> None:
     stages = read("select", component="Stages", by="domain", buckets="math+logic,code", above=0.5)
     assert stages == select.Curriculum("domain", (("math", "logic"), "code"), above=0.5)
     assert read("select", component="Stages", by="hops", buckets="3,8.5") == select.Curriculum("hops", (3, 8.5))
+    levels = read("select", component="Stages", by="domain", buckets="1,2+3", above=0.5)
+    assert levels == select.Curriculum("domain", ("1", ("2", "3")), above=0.5)
     assert read("select", component="Quota", targets="math=2,code=0.5").targets == (("math", 2.0), ("code", 0.5))
     assert read("select", component="Quota", targets="") == select.Quota()
     assert read("replay", component="Memory", keep="reward, success") == replay.Memory(keep=("reward", "success"))

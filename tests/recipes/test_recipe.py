@@ -133,7 +133,7 @@ def test_replace() -> None:
         ({"name": ""}, "name='' is not possible"),
         (
             {"advantage": loss.Policy()},
-            r"Policy\(.*\) is not a component of phase advantage; give one of agentrl_core.advantage",
+            r"Policy\(.*\) is not a component of phase advantage, but of phase loss; move it there",
         ),
         ({"loss": "policy"}, "'policy' is not a component of phase loss"),
         ({"rollout": rollout.EntropyBranching}, "is not a component of phase rollout"),

@@ -351,7 +351,7 @@ class Rewriter:
                 self.source.rename(self.source.span(keyword)[0], name, self.table.argument(owner, method, name))
                 if not method:
                     self.source.text(keyword.value, lambda text, name=name: self.table.word(owner, name, text))
-                    self._listed(keyword.value, owner, name)
+                    self._listed(node, keyword.value, owner, name)
 
     def _positions(self, node: ast.Call, owner: str) -> None:
         """Edit the options that a call of a class gives without their names."""
@@ -361,15 +361,17 @@ class Rewriter:
             new = self.table.argument(owner, "", name)
             if new is not None and is_removed(new):
                 self.source.rename(self.source.span(value)[0], name, new)
-            self._listed(value, owner, name)
+            self._listed(node, value, owner, name)
 
-    def _listed(self, value: ast.expr, owner: str, option: str) -> None:
+    def _listed(self, call: ast.Call, value: ast.expr, owner: str, option: str) -> None:
         """Edit the value of an option that is a tuple now and was a text."""
         form = self.table.list_form(owner, option)
         if form is None or self._is_list(value):
             return
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            self.source.tuple(value, items(value.value, form))
+            given = (*call.args, *(each.value for each in call.keywords))
+            by_domain = any(isinstance(each, ast.Constant) and each.value == "domain" for each in given)
+            self.source.tuple(value, items(value.value, form, are_texts=by_domain))
         else:
             self.source.problem(self.source.span(value)[0], f"{option}: is a tuple now; change its value by hand")
 

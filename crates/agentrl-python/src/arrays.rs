@@ -76,7 +76,8 @@ pub(crate) fn tokens(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<i32>>
     let wanted = "a list of ints or a one-dimensional int32 or int64 array";
     let wide = wide.ok_or_else(|| unusable_item::<i64>(name, value, wanted))?;
     let narrow = |(index, &token): (usize, &i64)| {
-        i32::try_from(token).map_err(|_| invalid(format!("{name}[{index}] is {token}; give token ids below 2^31")))
+        i32::try_from(token)
+            .map_err(|_| invalid(format!("{name}[{index}] is {token}; give token ids from 0 to 2^31 - 1")))
     };
     wide.iter().enumerate().map(narrow).collect()
 }

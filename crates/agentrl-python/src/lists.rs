@@ -196,7 +196,9 @@ where
 {
     let narrow = |(index, &value): (usize, &T::Native)| {
         let narrow = i32::try_from(value);
-        narrow.map_err(|_| Error::invalid(format!("value {index} of {name} is {value}; give token ids below 2^31")))
+        narrow.map_err(|_| {
+            Error::invalid(format!("value {index} of {name} is {value}; give token ids from 0 to 2^31 - 1"))
+        })
     };
     values.as_primitive::<T>().values().iter().enumerate().map(narrow).collect::<Result<Vec<i32>>>().map(Into::into)
 }

@@ -153,7 +153,11 @@ class BatchBuilder:
         if not self.batch.num_draws and (self._drawn or failed):
             why = f"{recipe.admit.title()} admitted none of the {self._drawn} draws that were rolled out"
             why += "; give more tasks, or loosen its options"
-            why = why if self._drawn else f"all {failed} trajectories failed; correct the cause in the warnings before"
+            why = (
+                why
+                if self._drawn
+                else f"{failed} trajectories failed and no draw is left; correct the cause in the warnings"
+            )
             warnings.warn(
                 f"iteration {iteration} has no draws, so it makes no update: {why}", AgentRLWarning, stacklevel=2
             )

@@ -64,7 +64,9 @@ class MixedTasks(Sequence[tuple[str, Task]]):
         if isinstance(row, slice):
             return [self[place] for place in range(*row.indices(self._length))]
         if not 0 <= row < self._length:
-            raise IndexError(f"row is {row}; give a number from 0 to {self._length - 1}")
+            raise IndexError(
+                f"row is {row}, but the pool has {self._length} tasks; give a number of at least 0 and below that"
+            )
         part = bisect.bisect_right(self._begins, row) - 1
         first, names = self._turns[part]
         number, offset = divmod(row - self._begins[part], len(names))

@@ -56,7 +56,7 @@ class SamplingUse:
         >>> SamplingUse.of(recipes.GRPO).check(Sampling(temperature=0.7, max_tokens=8), "Collector: sampling")
         >>> SamplingUse.of(recipes.GRPO).check(Sampling(top_k=5), "Collector: sampling")
         Traceback (most recent call last):
-        agentrl_core.exceptions.InvalidInputError: Collector: sampling has top_k=5, so recorded log-probs are not those ...
+        agentrl_core.exceptions.InvalidInputError: Collector: sampling has top_k=5, so recorded log-probs ...
     """
 
     recipe: str

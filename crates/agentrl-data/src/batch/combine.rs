@@ -1,5 +1,6 @@
 //! Batches derived from a batch (draws selected, task statistics set), and computed columns as tables.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -203,10 +204,10 @@ impl Numbers {
         let arrays: Vec<ArrayRef> = parts.map(Self::to_array).collect();
         let references: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
         let joined = arrow_select::concat::concat(&references).map_err(|error| {
-            let types: Vec<String> = arrays.iter().map(|array| array.data_type().to_string()).collect();
+            let types: BTreeSet<String> = arrays.iter().map(|array| array.data_type().to_string()).collect();
+            let types = types.into_iter().collect::<Vec<_>>().join(", ");
             Error::invalid(format!(
-                "column {name:?} has types {} in the parts; give it the same type in all parts",
-                types.join(", ")
+                "column {name:?} has types {types} in the parts; give it the same type in all parts"
             ))
             .with_source(error)
         })?;
