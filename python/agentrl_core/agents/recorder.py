@@ -104,7 +104,7 @@ class SessionRecorder:
         return rollout_log
 
     def _read_all(self, rollout_log: RolloutLog) -> bool:
-        """Read the records of a rollout log; return whether a commit started it."""
+        """Read the records of a rollout log; return whether one is the record with which a commit begins a log."""
         has_begun = False
         for raw, payload in rollout_log.records():
             name = raw.decode()
