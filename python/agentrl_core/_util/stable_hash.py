@@ -1,4 +1,4 @@
-"""The hash of texts, equal in every process."""
+"""A hash of bytes that is equal in every process."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class TemplateSuffix:
     async def _stand_in(
         self, calls: Sequence[Json], following: Sequence[Json], options: Json | None
     ) -> tuple[list[int], int, tuple[int, ...]] | None:
-        """Return a short chat with the messages after an answer, its end, and its possible end tokens."""
+        """Return a short chat with the messages after an answer, the place of the answer's end, and its end tokens."""
         role = str(following[0].get("role"))
         attempts = [partial(self._answer, options), partial(self._answer_before, role, options)]
         if calls:
@@ -122,7 +122,7 @@ class TemplateSuffix:
         return self._ended[str(options)]
 
     async def _answer_before(self, role: str, options: Json | None) -> _PlaceholderTurn | None:
-        """Return a placeholder answer that ends as before a message of `role`, or only by that message's start."""
+        """Return a placeholder answer that ends as before a message of `role`, or with that message's first token."""
         following: Json = {"role": role, "content": _NEXT}
         first, second = [
             await self._tokenize([_QUESTION, each, following], None, options, open_turn=False) for each in _ANSWERS
@@ -160,7 +160,7 @@ class TemplateSuffix:
     async def _tokenize(
         self, messages: Sequence[Json], tools: Sequence[Json] | None, options: Json | None, *, open_turn: bool
     ) -> list[int] | None:
-        """Return the tokens of a chat, or None if the template refuses such messages."""
+        """Return the tokens of a chat, or None if the upstream fails, as for messages that the template refuses."""
         try:
             return await self._upstream.tokenize(messages, tools, options, open_turn=open_turn)
         except EngineError:

@@ -1,4 +1,4 @@
-"""Deduplication of repeated requests: one answer is generated for all of them."""
+"""Deduplication of retried requests: one answer is generated for a request and its retries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _PendingRequest:
 
 
 class RequestDeduplicator:
-    """Answers a repeated request with the earlier answer instead of sampling another one.
+    """Answers a retry, or a request whose client had disconnected, with the earlier answer instead of a new sample.
 
     A request is repeated if its client marks it so, or if it equals one whose client disconnected before the answer.
 
@@ -41,7 +41,7 @@ class RequestDeduplicator:
     async def once(
         self, key: str, request: Json, generate: Callable[[], Awaitable[Any]], is_gone: IsGone, *, retry: bool
     ) -> ChatResponse:
-        """Return the answer to a request, which is generated once even if the request is repeated.
+        """Return the answer to a request, which is generated once even if the client retries the request.
 
         Args:
             key: digest of the request, as it came.

@@ -106,7 +106,7 @@ class Endpoint(Routes):
         self.app = Starlette(routes=self._all_routes(), lifespan=self._life)
 
     def open(self, session: str | None = None, *, task: str | None = None, group: str | None = None) -> Json:
-        """Begin a session.
+        """Begin a session; return its name, its API key and the path of its routes.
 
         Args:
             session: name of the session; None: a new random name.
@@ -159,7 +159,7 @@ class Endpoint(Routes):
         status: str = "finished",
         info: Json | None = None,
     ) -> None:
-        """End a session and set its outcome. Later answers are not recorded.
+        """End a session and set its outcome; later requests of the session are refused.
 
         Raises:
             NotFoundError: the session does not exist.
@@ -187,7 +187,7 @@ class Endpoint(Routes):
         return batch
 
     def excluded(self) -> list[Json]:
-        """Return the closed sessions that no batch could hold: `reason`, `closed`, and the turns as `openenv` entries.
+        """Return the closed sessions that no batch could hold: names, `reason`, `closed`, and turns in form `openenv`.
 
         Example:
             >>> from agentrl_core.agents import Endpoint, VllmUpstream

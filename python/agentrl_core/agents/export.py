@@ -24,7 +24,7 @@ def export_session(recorded: SessionRecord, shape: str) -> Json:
 
 
 def arrow(batch: Batch) -> bytes:
-    """Return the turns of a batch as an Arrow stream, one row each, with the ids of prompt and sampled tokens."""
+    """Return the turns of a batch as an Arrow stream, one row each, with sampled tokens, log-probs and rewards."""
     import polars as pl
 
     steps = pl.DataFrame(batch.steps).select("trajectory_id", "step", "node_id", "reward", "drift", "drift_at")

@@ -328,7 +328,7 @@ class InProcessEndpoint(Routes):
 
 
 def _with_content(message: Mapping[str, Any]) -> Json:
-    """Return a message for a collector, which has a content or calls."""
+    """Return a message in a collector's form, with an empty content if it has neither content nor calls."""
     converted = for_template(message)
     if converted.get("content") is None and not converted.get("tool_calls"):
         converted["content"] = ""

@@ -104,7 +104,7 @@ class SessionRecorder:
         return rollout_log
 
     def _read_all(self, rollout_log: RolloutLog) -> bool:
-        """Read the records of a rollout log; return whether a commit started it."""
+        """Read the records of a rollout log; return whether one is the record with which a commit begins a log."""
         has_begun = False
         for raw, payload in rollout_log.records():
             name = raw.decode()
@@ -231,7 +231,7 @@ class SessionRecorder:
             recorded.turns[place].reward = float(reward)
 
     def close(self, recorded: SessionRecord, end: Json) -> None:
-        """End a session with its outcome: reward, success and status.
+        """End a session with its outcome: reward, success, status and info.
 
         Raises:
             InvalidInputError: a field cannot be stored; the message names it.
@@ -459,7 +459,7 @@ def _begun(
     nodes: list[int],
     start: tuple[int, int, int | None],
 ) -> int:
-    """Start the trajectory of a new conversation; if its first turn continues a recorded answer, as a fork after it.
+    """Start the trajectory of a new conversation, as a fork if its first turn continues or repeats a recorded prompt.
 
     Inherited tokens are only trained in the conversation that sampled them.
     """

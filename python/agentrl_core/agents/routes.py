@@ -34,7 +34,7 @@ except ImportError as error:
 
 
 class RefusedRequest(Exception):  # noqa: N818 -- a reply, which never leaves the routes
-    """A request that is refused before it is read.
+    """Raised if a request is refused for its sender or headers, or because its body is too large or too slow.
 
     Args:
         status: HTTP status of the reply.

@@ -301,7 +301,7 @@ class VllmUpstream:
 
 
 def _aligned(logprobs: Sequence[float | None], tokens: Sequence[int]) -> list[float]:
-    """Return a log-prob for each token; all are NaN if the lengths differ."""
+    """Return a log-prob for each token: NaN for an invalid one, and for all if the lengths differ."""
     if len(logprobs) != len(tokens):
         return [math.nan] * len(tokens)
     # The engine's rounding can put the log-prob of a certain token above 0.

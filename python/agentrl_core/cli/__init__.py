@@ -1,4 +1,4 @@
-"""The command line `agentrl`: train, and look at runs. A file for each command, imported when it is the one given."""
+"""The command line `agentrl`: train, and look at runs. Each command is a module, imported only when it is called."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Help(argparse.HelpFormatter):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
+    """Run a command, and return the exit status.
 
     Returns:
         The exit status: 0 done, 1 an error (one line on stderr) or something found by `verify` or `doctor`, 2 a wrong

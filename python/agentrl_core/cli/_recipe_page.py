@@ -107,7 +107,7 @@ class RecipePage:
 
     @property
     def purpose(self) -> str:
-        """Return the recipe's purpose, the first sentence of its file."""
+        """Return the recipe's purpose, the first paragraph of its file."""
         return " ".join(self.text.partition("\n\n")[0].split())
 
     @cached_property

@@ -87,7 +87,7 @@ def console() -> Console:
 def print_columns(
     out: Console, names: Sequence[str], rows: Sequence[Sequence[str]], *, wrap_texts: bool = False
 ) -> None:
-    """Print a table as wide as the console.
+    """Print rows as a table; a table wider than the console is split, or its texts are wrapped.
 
     Args:
         out: the console.
@@ -126,7 +126,7 @@ def print_columns(
 
 
 def iteration_range(text: str | None) -> tuple[int, int]:
-    """Parse `A:B` as two bounds, the second excluded."""
+    """Parse `A:B`, or one number, as two bounds, the second excluded; None: all iterations."""
     if text is None:
         return ALL
     begin, colon, end = text.partition(":")

@@ -56,7 +56,7 @@ def group_tree(nodes: pl.DataFrame, members: pl.DataFrame, shown: int, path: set
 
 
 def _equal_lines(rows: list[dict[str, Any]], children: Any, leaves: Any) -> list[list[list[dict[str, Any]]]]:
-    """Group lines by their first nodes, and merge lines that are equal, start at the same place, and end."""
+    """Return the lines of some nodes; equal lines that start at the same place and do not fork share a group."""
     groups: dict[object, list[list[dict[str, Any]]]] = {}
     for row in rows:
         line = _chain(row, children, leaves)

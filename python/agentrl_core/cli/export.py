@@ -115,7 +115,7 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
 
 
 def _rows(tables: Tables, bounds: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
-    """Yield training rows, a few draws at a time."""
+    """Return functions that each read the training rows of some draws, and the schema of the rows."""
     import polars as pl
 
     draws = tables.draws.filter(pl.col("iteration").is_between(*bounds, closed="left")).sort("draw_id").collect()
@@ -133,7 +133,7 @@ def _rows(tables: Tables, bounds: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
 
 
 def _chats(path: str, tables: Tables, bounds: tuple[int, int]) -> tuple[_Parts, pl.Schema]:
-    """Yield one row per rollout with its messages, a few rollouts at a time."""
+    """Return functions that each read some rollouts as rows with messages, and the schema of the rows."""
     import polars as pl
 
     within = pl.col("iteration").is_between(*bounds, closed="left") & (pl.col("role") == "member")
@@ -151,7 +151,7 @@ def _chats(path: str, tables: Tables, bounds: tuple[int, int]) -> tuple[_Parts, 
 
 
 def _table(tables: Tables, table: str, bounds: tuple[int, int]) -> pl.LazyFrame:
-    """Yield the rows of a table, file by file."""
+    """Return the rows of a table that belong to some iterations, as a lazy frame."""
     import polars as pl
 
     frame: pl.LazyFrame = getattr(tables, table)

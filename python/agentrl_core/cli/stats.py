@@ -58,7 +58,7 @@ def run(path: str) -> int:
 
 
 def _by_domain(store: Store) -> pl.DataFrame:
-    """Return the metrics of each domain, one row per closed iteration."""
+    """Return the success in each domain, one row per closed iteration."""
     import polars as pl
 
     metrics = pl.DataFrame(store.metrics).filter(pl.col("name").str.starts_with("success@")).sort("name", "iteration")

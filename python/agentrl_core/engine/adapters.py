@@ -63,7 +63,7 @@ def adapter_layer(module: nn.Module) -> Any:
 
 
 def differs_from_base(layer: Any) -> bool:
-    """Return whether the active adapters of a layer change the weights of its base layer."""
+    """Return whether the weights that a layer with adapters uses differ from those stored in its base layer."""
     return any(
         bool(each.merged) if each.disable_adapters else any(n not in each.merged_adapters for n in each.active_adapters)
         for each in _layers_in(layer)
@@ -76,7 +76,7 @@ def adapter_states(model: nn.Module) -> list[tuple[bool, tuple[str, ...]]]:
 
 
 def _layers_in(layer: nn.Module) -> list[Any]:
-    """Return the layer, and layers inside it that adapt other parameters of its base layer."""
+    """Return the layers with adapters in a module, including the module itself."""
     return [part for part in layer.modules() if adapter_layer(part) is not None]
 
 

@@ -130,7 +130,7 @@ class Request:
 
 @dataclass(frozen=True, eq=False)
 class TopLogprobs:
-    """The c most likely tokens at each of the n places of a segment, in order.
+    """The c most likely tokens at each of the n places of a segment, the likeliest first.
 
     `tokens` int32 [n, c]; `logprobs` float32 [n, c] in the distribution sampled from, -inf if top_k or top_p kept fewer
     than c. At temperature 0 they are those of softmax(z).
@@ -308,7 +308,7 @@ def complete(engine: Engine, requests: Sequence[Request]) -> list[Segment]:
 
 
 def generate_all(engine: Engine, requests: Sequence[Request]) -> list[Segment]:
-    """Generate one segment per request, exactly as its sampling requests; see `complete`."""
+    """Generate one segment per request with unchanged sampling; `complete` adds the chat's stop tokens."""
 
     async def all_of_them() -> list[Segment]:
         return await asyncio.gather(*map(engine.generate, requests))
@@ -350,7 +350,7 @@ def aborted(request: Request, version: int) -> Segment:
 
 
 def check_version(version: object) -> None:
-    """Refuse a value that is not a version of weights.
+    """Refuse a value that is not a version number of weights: an integer from 0 to 2^63 - 1.
 
     Raises:
         InvalidInputError: the version is not an integer of at least 0.
@@ -386,7 +386,7 @@ def check_request(request: object, vocabulary_size: int, *, takes_images: bool =
 
 
 def checked_segment(segment: object, request: Request, vocabulary_size: int) -> Segment:
-    """Return an engine's response, checked and converted to the types of the forest: `int32` and `float32`.
+    """Return an engine's response, checked, with its arrays in the stored types: `int32` and `float32`.
 
     Args:
         segment: the value that the engine returned.

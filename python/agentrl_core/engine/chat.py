@@ -278,7 +278,7 @@ class Chat:
         return rendered, self._encode(rendered, "" if self.ends_with_next else self._template.end_in_history)
 
     def _check_prompt(self, messages: list[Message], tools: Tools | None) -> None:
-        """Refuse messages that the template leaves out, or moves in a longer conversation."""
+        """Refuse a prompt if the template leaves out or moves a part, or changes it when the conversation continues."""
         marked = _marked(messages)
         kind = _kind("prompt", messages) + bool(tools) * " with tools"
         if kind in self._checked:
@@ -349,7 +349,7 @@ class Chat:
         return rendered
 
     def _check_images(self, plain: Sequence[Message], tools: Tools | None) -> None:
-        """Refuse a chat with images that the template does not render, by the first such message of each role."""
+        """Refuse images that the template does not render; tests the first message with images of each role."""
         roles = {message["role"]: place for place, message in reversed(list(enumerate(plain))) if not _is_text(message)}
         for role, place in sorted(roles.items(), key=lambda item: item[1]):
             kind = f"images of {role}" + bool(tools) * " with tools"
@@ -358,7 +358,7 @@ class Chat:
                 self._checked.add(kind)
 
     def _check_parts(self, marked: list[Message], number: int, tools: Tools | None) -> None:
-        """Refuse a template that prints the parts of a message, or renders nothing for an image."""
+        """Refuse a template that prints the parts of a message as raw data, or renders nothing for an image."""
 
         def rendered(*images: Message) -> str:
             message = {**marked[number], "content": [{"type": "text", "text": "agentrl part"}, *images]}
@@ -433,7 +433,7 @@ def _json(value: object, name: str) -> str:
 
 
 def _frozen(content: Content, role: str) -> str:
-    """Return the checked messages of a content as JSON text, with parts as tables in the form of templates."""
+    """Return the checked messages of a content as JSON text, with their parts in the form that templates expect."""
     if isinstance(content, str):
         return _json([{"role": role, "content": content}], "messages")
     messages: object = [content] if isinstance(content, Mapping) else content
@@ -472,7 +472,7 @@ def _is_text(message: Message) -> bool:
 
 
 def _kind(place: str, messages: Sequence[Message]) -> str:
-    """Return a key that messages share if they have the same roles, entries and types of parts."""
+    """Return a key that is equal for prompts, or observations, with the same message roles, fields and part types."""
     return json.dumps([place, *([message["role"], *sorted(message), *_types(message)] for message in messages)])
 
 

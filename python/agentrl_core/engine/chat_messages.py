@@ -82,7 +82,7 @@ def plain_tools(tools: object, where: str) -> list[Message]:
 
 
 def is_trained(message: Mapping[str, Any], where: str) -> bool:
-    """Return whether an answer should be trained, by its field `weight` or an equivalent one (0, 1, false, true).
+    """Return whether an answer should be trained, by `weight`, equivalent fields and `is_demo` (0, 1, false, true).
 
     Demonstrations of SWE-agent, marked by `is_demo`, are not trained.
 

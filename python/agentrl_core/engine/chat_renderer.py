@@ -157,7 +157,7 @@ class ChatRenderer:
         return message
 
     def _with_known_roles(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Turn developer messages into one system message at the start, like vLLM, if the role is unsupported."""
+        """Merge developer and system messages into one system message, like vLLM, if `developer` is unsupported."""
         known = str(self._template)
         if "'developer'" in known or '"developer"' in known or all(each["role"] != "developer" for each in messages):
             return messages

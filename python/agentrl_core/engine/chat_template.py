@@ -353,7 +353,7 @@ class ChatTemplate:
     def _opened_otherwise(
         self, before: Sequence[Message], message: Message, tools: Tools, texts: tuple[str, str], where: str
     ) -> tuple[str, int]:
-        """Return the context of an answer that does not follow its opening unchanged, and the start of its turn.
+        """Return an answer's context and the start of its turn, if the template changes the opening before this answer.
 
         Either the answer has another opening, without the thought that the template opens for the model; or it changes
         the rendering of earlier messages, such as in a template that drops earlier reasoning once there is an answer.

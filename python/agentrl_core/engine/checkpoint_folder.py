@@ -54,7 +54,7 @@ def checkpoint_names(model: Any, weights: Iterable[tuple[str, Tensor]]) -> Itera
 def write_checkpoint(
     folder: Path, model: Any, weights: Iterable[tuple[str, Tensor]], tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Write weights, config, generation config, tokenizer and chat template to an empty folder.
+    """Write weights, config, generation config, tokenizer, chat template and any custom code to an empty folder.
 
     Args:
         folder: the empty folder.

@@ -289,7 +289,7 @@ class ContinuousBatching(ABC):
     # The following methods run in the engine's thread.
 
     def _serve(self, mail: _Mail) -> bool:
-        """Process messages and steps until no request is left; return False at the end."""
+        """Process messages and run steps until no request is left; return False if the thread must end."""
         try:
             self._take(mail)
             while self._newcomers or self._running:
@@ -354,7 +354,7 @@ class ContinuousBatching(ABC):
         self._answers += [(self._running.pop(number), segment) for number, segment in segments.items()]
 
     def _fail(self, error: BaseException) -> None:
-        """Fail all requests, and reset."""
+        """Fail all queued and running requests with an error, and drop their computed state."""
         with suppress(Exception):  # a broken engine may also fail to drop its requests
             self._drop_all()
         waiting = [*self._newcomers.values(), *self._running.values()]

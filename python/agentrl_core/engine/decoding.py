@@ -122,7 +122,7 @@ class KVCache(Cache):
         self._set_rows()
 
     def keep(self, rows: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Drop the other rows, and return the old index of each remaining row: int64 [number of remaining rows]."""
+        """Keep only the given rows, and return the old index of each remaining row, int64 [number of kept rows]."""
         count = int(rows.sum())
         order = np.arange(count)
         holes, movers = np.flatnonzero(~rows[:count]), count + np.flatnonzero(rows[count:])
@@ -407,7 +407,7 @@ class Decoder:
         self.top += other.top
 
     def keep(self, rows: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Drop the other rows, and return the old index of each remaining row."""
+        """Keep only the given rows, and return the old index of each remaining row."""
         order = self.cache.keep(rows)
         moved = np.flatnonzero(order != np.arange(len(order)))
         self.steps[moved] = self.steps[order[moved]]
@@ -440,7 +440,7 @@ class Decoder:
 
 
 class SampledTokens(NamedTuple):
-    """Sampled tokens: `token` int64 [B], `logprob` [B] and `entropy` [B] in the dtype of the log-softmax.
+    """Sampled tokens int64 [B], their log-probs and entropies [B], and ids and log-probs of the likeliest if requested.
 
     `top` has the c = `sampling.top` most likely tokens, int64 [B, c], and their log-probabilities [B, c]; None if c is
     0.

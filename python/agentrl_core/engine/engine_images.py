@@ -1,4 +1,4 @@
-"""Images of an engine's requests: their features, computed once each, and their places in prompts."""
+"""Images of an engine's requests: their cached features, and their places in prompts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Shown(NamedTuple):
 
 
 class EngineImages:
-    """Features of images in requests, each computed once until the weights change.
+    """Features of images in requests, in an LRU cache that is cleared when the weights change.
 
     A prompt with images is *coded*: each placeholder becomes a negative number that identifies its images and their
     tokens. So prompts have a common prefix only if they show the same images there, and such a prefix never ends
@@ -79,7 +79,7 @@ class EngineImages:
         self._shown: list[_Shown] = []
 
     def clear(self) -> None:
-        """Clear all caches after the weights have changed. Drop keys and values of coded prompts as well."""
+        """Clear all caches after a change of weights; the caller must also drop keys and values of coded prompts."""
         self._features.clear()
         self._bytes = 0
         self._tokens.clear()
@@ -88,7 +88,7 @@ class EngineImages:
         self._shown.clear()
 
     def refused(self, requests: Mapping[int, Request]) -> dict[int, AgentRLError]:
-        """Compute features of new images; return an error for each request whose tokens do not match its images."""
+        """Compute features of new images; return an error for each request with a bad image or unsuitable tokens."""
         errors: dict[int, AgentRLError] = {}
         new: dict[bytes, Image] = {}
         for number, request in requests.items():
@@ -111,7 +111,7 @@ class EngineImages:
         return errors
 
     def coded(self, request: Request) -> NDArray[np.int32]:
-        """Return the tokens of a request with a code at each placeholder; call `refused` with the request first."""
+        """Return a request's tokens with negative codes in place of image placeholders; call `refused` first."""
         if not request.images:
             return request.tokens
         tokens = request.tokens.astype(np.int32)
@@ -167,7 +167,7 @@ class EngineImages:
         return model_arguments
 
     def blocks(self, ids: torch.Tensor) -> torch.Tensor | None:
-        """Return the number of each token's image, from 1, or 0 outside images.
+        """Return the number of each token's image, from 1, or 0 outside images; None if attention in images is causal.
 
         None: image tokens do not attend to each other.
         """

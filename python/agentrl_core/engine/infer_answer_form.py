@@ -86,7 +86,7 @@ def _parts(value: dict[str, Any]) -> tuple[object, object]:
 
 
 def _object_around(text: str, name: int, start: int) -> tuple[int, int, dict[str, Any]] | None:
-    """Return begin, end and value of the JSON object that has a name as a value, and an object as another value."""
+    """Return begin, end and value of the first JSON object around position `name` that contains an object, or None."""
     place = text.find("{", start)
     while 0 <= place < name:
         try:

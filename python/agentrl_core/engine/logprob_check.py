@@ -171,7 +171,7 @@ class _ScoredSegment:
         self.begin = len(request.tokens)
 
     def differences(self, sampling: Sampling) -> NDArray[np.float64]:
-        """Return d_t of each token, if the model's logits are processed with this sampling."""
+        """Return |engine's log-prob - model's| of each token, after this sampling processes the model's logits."""
         logprobs = processed_logprobs(self.logits, sampling).gather(-1, self.tokens[:, None])[:, 0]
         differences: NDArray[np.float64] = np.abs(logprobs.double().cpu().numpy() - self.segment.logprobs)
         return np.minimum(np.nan_to_num(differences, nan=np.inf), 1e9)  # a token that should never have been drawn

@@ -25,7 +25,7 @@ class _Entry:
 
 
 class PrefixCache:
-    """LRU cache of keys and values of ended segments, for the next turn of their branch and for forks.
+    """LRU cache of keys and values of shared prefixes and ended segments, for later requests with equal first tokens.
 
     An entry that extends another replaces it; above the limit the least recently used are evicted.
 

@@ -106,7 +106,7 @@ class RenderedHistory:
         message; the answers in between were generated with the reasoning in context, so they are not cut."""
 
     def add_turn(self, kind: str, messages: Sequence[Message], turn: RenderedTurn) -> None:
-        """Compare the history with an answer that was rendered on its own, and store the texts around its kind.
+        """Compare the history with an answer rendered on its own; if they agree, store the texts around its kind.
 
         Args:
             kind: kind of the answer and of the messages around it; see `Markers.kind_of`.
@@ -219,7 +219,7 @@ class Markers:
 
 
 def _place_of(message: Message, text: str, closes: re.Pattern[str] | None) -> _Place | None:
-    """Return the position of an answer and of the token after it; without a pattern, it ends at its last text."""
+    """Return where an answer and its end token (`closes`) are in a text; None if either is missing."""
     claims = Claims(text)
     if missing_of_answer(message, claims) is not None:
         return None

@@ -140,7 +140,7 @@ class RunningBatch:
         return experts if experts.dtype == np.uint8 else experts.view(np.uint16)
 
     def _prefill(self, prompts: list[NDArray[np.int32]]) -> tuple[KVCache, NDArray[np.int64]]:
-        """Return keys and values of each prompt, and how many of its tokens were not computed for it alone.
+        """Return keys and values of each prompt, and how many of its tokens were cached or computed for another prompt.
 
         A shared prefix is computed once, for the first prompt that has it.
         """
@@ -220,7 +220,7 @@ class RunningBatch:
     def _shown(
         self, prompts: list[NDArray[np.int32]], known: NDArray[np.int64], ids: torch.Tensor
     ) -> tuple[dict[str, Any], NDArray[np.int64]]:
-        """Return the model's arguments for images after known prefixes, and the position offset of images in these."""
+        """Return the model's arguments for images after known prefixes, and the position offset of images in those."""
         if self._images is None:
             return {}, np.zeros(len(prompts), np.int64)
         shift = self._images.shifts(prompt[:count] for prompt, count in zip(prompts, known, strict=True))

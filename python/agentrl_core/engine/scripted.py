@@ -118,7 +118,7 @@ class Scripted:
         self._abort(lambda delayed: delayed.request is request)
 
     def update_weights(self, model: nn.Module | Mapping[str, Tensor], version: int) -> None:  # noqa: ARG002 -- the protocol's argument
-        """Stamp segments with `version` from now on; delayed ones end as aborted."""
+        """Stamp segments with `version` from now on; delayed requests end as aborted."""
         self._check_open("update_weights")
         check_version(version)
         self._abort(lambda _: True)

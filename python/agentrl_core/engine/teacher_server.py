@@ -99,7 +99,7 @@ class TeacherServer:
                 return list(threads.map(lambda pair: self._answer(client, *pair), zip(prompts, places, strict=True)))
 
     def _open(self, client: httpx.Client) -> None:
-        """Read the model's name from the server, and compare the tokenizers."""
+        """Read the model's name from the server, and compare the server's tokenizer with the given one, if any."""
         model = str(self._requested(client, "GET", "/v1/models", None)["data"][0]["id"])
         if self._tokenizer is not None:
             text = self._tokenizer.decode(np.linspace(0, len(self._tokenizer) - 1, _PROBED, dtype=np.int64).tolist())

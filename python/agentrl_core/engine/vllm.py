@@ -257,7 +257,7 @@ class Vllm(ContinuousBatching):
 
     @cached_property
     def _layout(self) -> EngineLayout | None:
-        """The checkpoint's weights, whose names updates use, since vLLM fuses and renames the weights that it loads."""
+        """Layout of the checkpoint's weights, whose names updates use, since vLLM renames weights; None if unknown."""
         return None if self._checkpoint_model is None else layout_of(self._checkpoint_model)
 
     def _check_weights(self, weights: PolicyWeights) -> None:

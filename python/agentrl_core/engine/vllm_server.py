@@ -277,7 +277,7 @@ class VllmServer:
             warnings.warn(f"a server is left out until it answers again: {failure}", AgentRLWarning, stacklevel=2)
 
     def refresh(self) -> None:
-        """Read the version of the weights that another process has sent to the servers.
+        """Read the version of the weights that another process sent to the servers; with `folder`, do nothing.
 
         Each segment also updates `policy_version`. An engine with a folder has the version that it sent.
 
@@ -351,7 +351,7 @@ class VllmServer:
     # The following methods run in the event loop.
 
     async def _open(self) -> None:
-        """Open all servers, and retry those that fail; raise an error if all do."""
+        """Open all servers, and retry unreachable ones later; raise an error if all fail or one is set up wrongly."""
         opening = {asyncio.ensure_future(server.open()): server for server in self._servers}
         waiting, seconds = set(opening), None
         try:
@@ -518,7 +518,7 @@ class VllmServer:
         await asyncio.gather(*(entry.ended.wait() for entry in waiting))
 
     async def _largest_rank(self) -> int:
-        """Return the largest rank of adapters that all servers support; 0: one supports none."""
+        """Return the largest adapter rank that all reachable servers support; 0 if one supports no adapters."""
         ranks = await asyncio.gather(*(server.largest_rank() for server in self._servers), return_exceptions=True)
         for rank in ranks:
             if isinstance(rank, BaseException) and not isinstance(rank, EngineError):

@@ -1,4 +1,4 @@
-"""Agents of any framework as an environment: the collector's engine answers what they ask a model."""
+"""Agents of any framework as an environment: the collector's engine answers their requests to a model."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Agents:
         return episode
 
     def close(self) -> None:
-        """Close the endpoint, and end the programs that still run."""
+        """Close the endpoint, so that later requests fail, and cancel coroutine programs that still run."""
         self._loopback.close()
         with self._lock:
             loop, self._loop = self._loop, None
@@ -150,7 +150,7 @@ class Agents:
             _stop(loop)
 
     def _start(self, task: Task, episode: AgentEpisode) -> Callable[[], None]:
-        """Run the program; return a function that stops it."""
+        """Start the program; return a function that cancels it, which does nothing for plain functions."""
         loop = self._runs_on()
         if loop is None:
             plain = cast("Callable[[Task, str, str], float]", self._run)
@@ -256,7 +256,7 @@ class AgentEpisode:
         return list(self._current_call.tools or ())
 
     def state_key(self) -> bytes:
-        """Return the conversation before the next answer."""
+        """Return a digest of the conversation before the next answer."""
         return cast("bytes", self._current_call.state.encode())
 
     async def step(self, action: str) -> StepResult:
@@ -277,7 +277,7 @@ class AgentEpisode:
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 
     def close(self) -> None:
-        """End the program; later requests of it are refused."""
+        """Refuse later requests of the program, and cancel it if it is a coroutine."""
         self._loopback.close_session(self._name)
         self._stop()
 

@@ -299,7 +299,7 @@ class AnswerForm:
 
 
 def _found(piece: str, text: str, place: int) -> tuple[int, int] | None:
-    """Return the begin and end of a piece of a form, with the spaces before it."""
+    """Return begin and end of the next occurrence of a piece of a form, with spaces before it; None without any."""
     # Leading spaces of the piece would make the search quadratic in a long run of spaces.
     found = _lenient(piece.lstrip(), inner=True).search(text, place)
     if found is None:

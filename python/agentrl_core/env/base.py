@@ -79,7 +79,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Context:
-    """Position of an observation that does not follow the action to which it is the reply.
+    """Conversation and options of an observation that does not simply continue the conversation of the last action.
 
     Agent programs rewrite their history, and have several conversations at a time. Each conversation is a *lane* of the
     episode: a separate trajectory in the same group and episode, so that the rewards of one are not discounted along
@@ -357,7 +357,7 @@ class Tool(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the tool in a call, if there is more than one."""
+        """Name by which a call selects the tool."""
         ...
 
     def __call__(self, text: str) -> ToolReply:

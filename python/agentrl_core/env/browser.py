@@ -91,7 +91,7 @@ class Browser:
             self._driver.set_script_timeout(seconds)
 
     def open(self, address: str) -> None:
-        """Load a page, unless it is already loaded and neither mouse nor keys have been used since."""
+        """Load a page, unless it is already loaded and nothing has been clicked, scrolled or typed since."""
         if self.untouched == address:
             return
         with self._bounded():

@@ -1,4 +1,4 @@
-"""Records of multi-agent episodes: observations, answers and joint moves."""
+"""Records of steps and of joint moves of several agents, and the error of a failed episode."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class GameFiles:
 
 
 def _games(path: Path) -> list[tuple[str, Path]]:
-    """Return the games of a folder with their names, without those that ALFWorld marks as unsolvable."""
+    """Return the games of a folder or file with their names, without those that ALFWorld marks as unsolvable."""
     if path.is_dir():
         found = sorted(each for each in path.rglob("*") if each.suffix == PDDL or _STORY.fullmatch(each.suffix))
         if not found:

@@ -124,7 +124,7 @@ class Gymnasium:
         )
 
     def reset(self, task: Task, seed: int) -> GameEpisode:
-        """Start an episode of the task; `seed` determines its randomness.
+        """Start an episode of the task; `seed` determines the randomness after its start.
 
         Raises:
             InvalidInputError: the task is not one of this environment's.

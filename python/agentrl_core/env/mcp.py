@@ -79,7 +79,7 @@ class MCP:
         ]
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> mcp.types.CallToolResult:
-        """Call a tool; errors of the SDK are raised unchanged."""
+        """Call a tool; errors of the SDK are raised unchanged, except that of a closed connection."""
         return self._connected().call(name, arguments)
 
     def close(self) -> None:
@@ -245,7 +245,7 @@ def _end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, thread: threading
 
 
 def _first(error: BaseException) -> str:
-    """Return the first error of an exception group."""
+    """Return type and message of an error, or of the first error of an exception group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"

@@ -24,7 +24,7 @@ def elements(page: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[int, Map
 
 
 def page_text(page: Mapping[str, Any]) -> str:
-    """Return the elements of a page that have a text, a value or a name, one per line.
+    """Return a page as text: a line for each control, and for each element with a text, a value or an id.
 
     A line has the number of the element, its kind, its name, its text, its value and its box (left, top, right,
     bottom). Text between elements has no number.
@@ -55,7 +55,7 @@ def page_text(page: Mapping[str, Any]) -> str:
 
 
 def target_of(instruction: str, page: Mapping[str, Any]) -> Box | None:
-    """Return the box of the element that an instruction asks for; None if it is not unique.
+    """Return the box of the only element that an instruction names, else of the only control; None without one.
 
     It is the only element without children whose text occurs in the instruction as whole words, otherwise the only
     button, link or field of the page.

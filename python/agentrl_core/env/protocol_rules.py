@@ -194,7 +194,7 @@ def _of_facts(reported: Mapping[str, object], place: str, facts: Mapping[str, Ex
 
 
 def of_keys(records: Sequence[EpisodeLog]) -> list[str]:
-    """Check that state keys distinguish states."""
+    """Check that state keys are not all equal if observations differ."""
     observations = [record.first for record in records]
     observations += [outcome.observation for r in records for outcome in r.outcomes if outcome.observation is not None]
     keys = {key for record in records for key in record.keys}

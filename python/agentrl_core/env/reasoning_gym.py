@@ -389,7 +389,7 @@ class _Stream:
 
 @contextlib.contextmanager
 def _own_chances(seed: str) -> Iterator[None]:
-    """Preserve the global random generators: `list_functions` draws from one, `pool_matrix` seeds another."""
+    """Seed `random` inside the block, and restore it and NumPy's global generator: some families draw from them."""
     before, numpy_before = random.getstate(), np.random.get_state()  # noqa: NPY002 -- to give it back
     random.seed(seed)
     try:

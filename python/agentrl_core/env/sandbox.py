@@ -99,7 +99,7 @@ def _leave_namespaces() -> None:
 
 
 def _sources(readable: list[str]) -> list[str]:
-    """Return the readable paths: the interpreter, its packages, the system's libraries and four devices."""
+    """Return the readable paths: the interpreter's, /usr, /bin, /lib, /lib64, two files of /etc, and four devices."""
     candidates = [*readable, "/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime"]
     candidates += [f"/dev/{name}" for name in ("null", "zero", "random", "urandom")]
     sources: list[str] = []

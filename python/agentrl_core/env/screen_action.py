@@ -40,7 +40,7 @@ _COUNTS = {"click": (1, 2, 4), "scroll": (2, 3)}
 
 
 def parse_action(action: str) -> ScreenAction | None:
-    r"""Parse an action: the text in its last `<action>…</action>`, otherwise the whole text.
+    r"""Parse the last `<action>…</action>` of a text, otherwise the whole text; None if it is not an action.
 
     Returns:
         The action, or None if the text is in none of the forms of `LEGEND`.

@@ -1,4 +1,4 @@
-"""Text adventures that the package `textworld` generates on this machine."""
+"""Text adventures of the package `textworld`, generated on this machine or read from files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _SEEDS = (1 << 31) // SEEDS_PER_SPLIT
 
 
 class TextWorld:
-    """Environment of TextWorld adventures generated from seeds: rooms, objects, and a goal to reach.
+    """Environment of TextWorld adventures, generated from seeds or read from files: rooms, objects, a goal to reach.
 
     The first observation has the goal. The reward of a step is the increase of the game's score; success is a won game.
     An action is a command of the
@@ -309,7 +309,7 @@ class _TextWorldGame:
 
 
 def _tidy(text: str) -> str:
-    """Remove the status line after the prompt, trailing spaces, and repeated empty lines."""
+    """Remove the last prompt with its status line, spaces around lines, and empty lines."""
     lines = [line.strip() for line in _STATUS.sub("", text).splitlines()]
     return re.sub(r"\n{2,}", "\n", "\n".join(lines)).strip()
 

@@ -26,7 +26,7 @@ def _nothing(_environment: Any) -> str:
 
 @dataclass(frozen=True)
 class GameText:
-    """Texts of a gymnasium game: instruction, view and success; by default observations are shown unchanged."""
+    """Texts of a gymnasium game and its success rule; by default observations are shown unchanged."""
 
     instruction: Callable[[Any], str] = _nothing
     actions: Sequence[str] = ()

@@ -24,7 +24,7 @@ _WHOLE = ("token", "step", "trajectory")  # a row of a micro batch is one trajec
 
 
 def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = False) -> Loss:
-    """Return the loss of a recipe, if it can be computed from the rows of one micro batch.
+    """Return the loss of a recipe; refuse a recipe whose loss needs more than the rows of one micro batch.
 
     Args:
         recipe: the recipe.

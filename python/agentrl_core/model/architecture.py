@@ -118,7 +118,7 @@ def head_of(model: nn.Module) -> nn.Module:
 
 
 def is_plain_linear(head: nn.Module) -> bool:
-    """Return whether an output layer is h W^T + bias alone: no adapter, quantisation or hook around its forward."""
+    """Return whether an output layer is a `torch.nn.Linear` with its class's forward and an unquantised weight."""
     from torch import Tensor
 
     return (
@@ -160,7 +160,7 @@ def device_of(model: nn.Module) -> Any:
 
 @functools.cache
 def causal_types() -> dict[str, dict[str, Any]]:
-    """Return the layouts that bench/causal_types.py verified for each model type, by `config.model_type`."""
+    """Return the results of bench/causal_types.py (verified layouts, reasons, errors) by `config.model_type`."""
     text = resources.files(__package__).joinpath("causal_types.json").read_text(encoding="utf-8")
     types: dict[str, dict[str, Any]] = json.loads(text)["types"]
     # For composite types only the text model was built; the composite model itself is not verified.
@@ -168,5 +168,5 @@ def causal_types() -> dict[str, dict[str, Any]]:
 
 
 def entry_of(kind: str) -> dict[str, Any]:
-    """Return the entry of a model type; empty if it is not in the table."""
+    """Return the entry of a model type in `causal_types`; empty if it has none."""
     return causal_types().get(kind, {})

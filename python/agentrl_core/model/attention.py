@@ -119,12 +119,12 @@ class Attention(ABC):
         """Compute the attention for options that `attend` has checked; windows and chunks without effect are None."""
 
     def cut(self, window: int | None) -> int | None:
-        """Return a window, or None if no token has that many tokens before it, so that it hides nothing."""
+        """Return a window or chunk size, or None if it is at least the longest path, so that it hides nothing."""
         return window if window is not None and window < self.longest else None
 
 
 class SequenceAttention(Attention):
-    """Attention of sequences one after the other: each attends to itself alone, and no mask is built.
+    """Attention of sequences one after the other: each token attends to itself and earlier tokens of its sequence.
 
     On CUDA in half precision it is `torch.nn.attention.varlen`; elsewhere queries, keys and values are padded sequence
     by sequence, in buckets of similar length, for `scaled_dot_product_attention(is_causal=True)`. A padded key comes

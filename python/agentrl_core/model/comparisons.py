@@ -52,7 +52,7 @@ def is_compared(output: str) -> bool:
 def comparisons_of(
     pack: Pack, outputs: Sequence[str], teacher: TeacherRows | None, vocabulary: int, never: Tensor | None = None
 ) -> list[Comparison]:
-    """Return the comparisons among the outputs of a run, in their order.
+    """Return a Comparison for each requested output that needs all logits, in the order of the request.
 
     Args:
         pack: the pack, on the device of the model.

@@ -64,7 +64,7 @@ class ContextImages:
         return cls(hashes, places, images, batch.blob, processor) if hashes else None
 
     def between(self, begins: _Indices, ends: _Indices) -> tuple[_Indices, _Indices, _Indices]:
-        """Return the images of parts of the contexts, in order.
+        """Return, for each image in parts of the contexts, the part, the place in the part, and the image's index.
 
         Args:
             begins: `int64[n]`, the first token of each part in `Contexts.tokens`.

@@ -139,7 +139,7 @@ def _folders() -> list[Path]:
 
 
 def _mine(folder: Path) -> bool:
-    """Return whether a folder exists or can be created, and no other user can write code into it."""
+    """Return whether a folder exists or can be created, and this user owns the folder and its parent."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return all(place.stat().st_uid == os.getuid() for place in (folder, folder.parent))

@@ -107,7 +107,7 @@ class ProbePacks:
         return int(self._steps[-1]) + len(self._probe.rows)
 
     def packs(self, max_tokens: int) -> Iterator[tuple[Pack, TreeRows, _Indices]]:
-        """Yield packs of at most `max_tokens` tokens, their layouts, and the question of each given token.
+        """Yield packs of at most `max_tokens` tokens, their layouts, and each token's question: a step or a draw's end.
 
         Contexts with a common beginning share it in a pack, also across draws; if contexts show images, each is a
         separate sequence.

@@ -39,7 +39,7 @@ class RecordedRoutes:
         self._known = batch.column(f"{ROUTED_EXPERTS}.known", "node_token") != 0
 
     def of_pack(self, plan: Plan, index: int) -> NDArray[np.int16]:
-        """Return the experts of the tokens of a pack, `int16[T, layers * k]`; -1 for a token without a row."""
+        """Return the experts of the tokens of a pack, `int16[T, layers * k]`; -1 for a token without a record."""
         stored = plan.row_tokens(index)
         rows = np.take(self._experts, stored, axis=0).astype(np.int16)  # three times as fast as indexing by rows
         rows[~self._known[stored] | (stored < 0)] = -1

@@ -183,7 +183,7 @@ class PromptedPacks:
         return np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
 
     def packs(self, max_tokens: int) -> Iterator[tuple[Pack, TreeRows, NDArray[np.int64]]]:
-        """Yield packs of at most `max_tokens` tokens, their layouts, and the stored token of each given token, or -1.
+        """Yield packs of at most `max_tokens` tokens, their layouts, and each token's index among stored tokens, or -1.
 
         Raises:
             InvalidInputError: a draw exceeds `max_tokens`.

@@ -37,7 +37,7 @@ class Trace:
 
 
 class TraceWriter:
-    """Play scripts in the environment, so that traces have real observations."""
+    """Plays scripts in the environment, so that traces have real observations."""
 
     def __init__(self, environment: Environment, chat: Chat, generator: random.Random) -> None:
         self._environment = environment
@@ -46,7 +46,7 @@ class TraceWriter:
         self._tasks = environment.tasks(TASKS)
 
     def write(self, mixture: dict[str, float]) -> Trace:
-        """Write a trace of a random task and a random kind."""
+        """Return a trace of a random task, of a kind drawn from `mixture`."""
         task = self._random.choice(self._tasks)
         [kind] = self._random.choices(list(mixture), list(mixture.values()))
         expression = expression_of(task)
@@ -100,7 +100,7 @@ def imitate(
     learning_rate: float = 2e-5,
     progress: Callable[[int, float], None] | None = None,
 ) -> None:
-    """Teach a pretrained model the use of the tool: supervised training on correct traces, in place.
+    """Teach a pretrained model to use the calculator: supervised training on correct traces, in place.
 
     Each step minimises the loss of `warm_start` on 16 traces of training tasks, with AdamW at a constant rate after a
     linear ramp over 4 steps. A few steps are enough for a model to learn the format of call and answer; more steps

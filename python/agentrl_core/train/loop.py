@@ -63,7 +63,7 @@ class TrainingProgress(Protocol):
 
 
 def train(options: TrainOptions, recipe: Recipe, progress: TrainingProgress) -> dict[str, Any]:
-    """Run a recipe from the warm start to the evaluation, and return the contents of `summary.json`.
+    """Run a recipe from the warm start to the evaluation; return the contents of `summary.json`, {} on other ranks.
 
     With torchrun, the first rank collects and writes the run, and all ranks train a part of every batch (data parallel,
     by `DistributedDataParallel`). Ranks other than the first return an empty dict.
@@ -261,7 +261,7 @@ def _follow(options: TrainOptions, recipe: Recipe) -> None:
 
 
 def _prepare_start(options: TrainOptions, run: Path, world: Environment, progress: TrainingProgress) -> None:
-    """Write the model from which the run starts to the folder `start`: a local model, or a small new one."""
+    """Write the model from which the run starts to the folder `start`, if missing: a local model or a small new one."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 

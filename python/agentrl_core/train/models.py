@@ -161,13 +161,13 @@ def other_stages(recipe: Recipe) -> list[str]:
 
 
 def _moved(recipe: Recipe) -> set[str]:
-    """Return the names of the models that hooks modify."""
+    """Return the names of the models that hooks read or modify."""
     actions = recipe.at(0).chain("hooks")
     return {getattr(action, at, "") for action in actions for at in ("source", "target", "one", "other")} - {"", BEGIN}
 
 
 def _learns_from_teacher(recipe: Recipe) -> bool:
-    """Return whether a column or a loss of the recipe needs a teacher that hooks do not modify."""
+    """Return whether a column or a loss of the recipe needs the teacher that the options name."""
     requested = {column.name for column in recipe.model_columns} | {
         output.partition(":")[0] for training in _trainings(recipe) for output in training.loss.outputs
     }
@@ -252,7 +252,7 @@ class Models:
         return batch
 
     def step(self, updates: Updates, *, rate: float, gradient_clip: float, max_tokens: int) -> dict[str, float]:
-        """Run all optimizer steps of some updates; return `gradient_norm`, that of the policy before clipping."""
+        """Run all optimizer steps of some updates; return `gradient_norm`, the policy's mean norm before clipping."""
         norms = []
         for optimizer in self.optimizers.values():
             for group in optimizer.param_groups:

@@ -143,7 +143,7 @@ class TrainOptions:
 
     @property
     def is_pretrained(self) -> bool:
-        """Whether the model is a foreign pretrained one: not built here, and not the result of an earlier run."""
+        """Whether `model` was pretrained elsewhere: not the small model that this package builds, even if trained."""
         if not self.model:
             return False
         config = json.loads((Path(self.model) / "config.json").read_text(encoding="utf-8"))

@@ -22,7 +22,7 @@ _LARGEST = 1e30
 
 @dataclass(frozen=True)
 class Chosen:
-    """Groups with tokens in the page, and their blocks.
+    """The groups of a run, each with the number of the page's block that has its tokens; null if omitted.
 
     Args:
         groups: `group_id`, `iteration`, `tokens` of all groups of the run, and `block`: null if omitted.
@@ -52,7 +52,7 @@ class Chosen:
 
 
 def plain(frame: pl.DataFrame) -> pl.DataFrame:
-    """Convert a frame to types that the page reads: hashes to hex text, times to microseconds, tables to JSON."""
+    """Convert a frame to types that the page reads, such as hashes to hex text and times to microseconds."""
     columns = []
     for name, kind in frame.schema.items():
         column = pl.col(name)

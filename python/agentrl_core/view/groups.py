@@ -62,7 +62,7 @@ def of_groups(tables: Tables, chosen: Chosen) -> pl.DataFrame:
 
 
 def _of_steps(tables: Tables) -> pl.LazyFrame:
-    """Return the largest advantage of each draw's steps, or of their tokens."""
+    """Return the largest absolute advantage of each draw's steps, or of their tokens."""
     kind = tables.step_columns.collect_schema().get("advantage")
     if kind is None:
         return pl.LazyFrame(schema={"draw_id": pl.Int64, "of_steps": pl.Float32})

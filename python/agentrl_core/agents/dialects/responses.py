@@ -176,7 +176,7 @@ def history(body: Json, reply: Json) -> list[Json]:
 
 
 def _add(chat: list[Json], item: Json) -> None:
-    """Append an item to a chat. Texts and calls of one answer become one message."""
+    """Append an item to a chat; a call becomes a part of an assistant's message directly before it."""
     kind = item.get("type") or "message"
     if kind == "message":
         role = item.get("role")

@@ -115,7 +115,7 @@ class ProcessWorker(RemoteWorker):
 
 
 def _serve(connection: socket.socket, memory_bytes: int | None) -> None:
-    """Process calls in sequence, until there are no more or the memory limit is reached."""
+    """Process calls in sequence, until the connection is closed or the memory limit is reached."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the collecting process
     try:
         _limited(memory_bytes)

@@ -299,7 +299,7 @@ class EnvironmentChecks:
 
 
 class _ProgramChecks(EnvironmentChecks):
-    """Validates the actions of a program, whose errors are mistakes in the program."""
+    """Validates content from a rollout program, whose errors are mistakes in the program."""
 
     def fail(self, found: str, remedy: str) -> NoReturn:
         """Raise an `InvalidInputError`."""

@@ -51,7 +51,7 @@ class RawStep:
 
 @contextlib.contextmanager
 def of_environment() -> Iterator[None]:
-    """Convert an environment's `InvalidInputError` to a `DataError`, since it is not a wrong call of a program."""
+    """Convert an environment's `InvalidInputError` to a `DataError`, since the caller's arguments are not wrong."""
     try:
         yield
     except DataError:
@@ -61,7 +61,7 @@ def of_environment() -> Iterator[None]:
 
 
 def begin(environment: Environment, task: Task, seed: int) -> tuple[Any, RawStart]:
-    """Start a new episode, and return its first observation."""
+    """Start a new episode; return it and its unchecked observation, state, tools and contexts."""
     with of_environment():
         return _begun(environment, environment.reset(task, seed))
 
@@ -80,14 +80,14 @@ def _begun(environment: Environment, episode: Any) -> tuple[Any, RawStart]:
 
 
 def restore(environment: Any, task: Task, seed: int, actions: Sequence[Any], snapshot: bytes | None) -> Any:
-    """Restore an episode after some actions, by the environment's `restore`, and return its state."""
+    """Restore an episode after some actions, by the environment's `restore`; return it and its state."""
     with of_environment():
         episode = environment.restore(task, seed, actions, snapshot)
         return episode, episode.state_key()
 
 
 def act(episode: Any, action: Any) -> RawStep:
-    """Execute one step of an episode, and return the result and the state after it."""
+    """Execute one step of an episode; return the result, the state after it, and a snapshot if supported."""
     with of_environment():
         return _replied(episode, episode.step(action))
 
@@ -126,7 +126,7 @@ class Workers(Protocol):
         ...
 
     async def act(self, handle: Any, action: Any, seconds: float | None) -> RawStep:
-        """Execute one step of an episode, and return the result and the state after it."""
+        """Execute one step of an episode; return the result, the state after it, and a snapshot if supported."""
         ...
 
     def end(self, handle: Any) -> None:

@@ -31,5 +31,5 @@ def named(frame: Any) -> Any:
 
 
 def to_enum(codes: Any, kind: Any) -> Any:
-    """Convert codes to an Enum, by a cast before polars 2."""
+    """Convert codes to an Enum, by `cat.to` in polars 2 and by a cast in earlier versions."""
     return codes.cat.to(kind) if hasattr(codes.cat, "to") else codes.cast(kind)

@@ -392,7 +392,7 @@ def decoded(draw: int, turns: Sequence[TrajectoryTurn], tokenizer: PreTrainedTok
 
 
 def linear(batch: Batch, episodes: Sequence[TrajectoryRecord], format_name: str, holds: Collection[str]) -> None:
-    """Refuse draws with several contexts, which a format of a single chain of messages cannot represent.
+    """Refuse draws with several contexts for a format of one chain of messages, unless imported in a format of `holds`.
 
     Args:
         batch: the batch.

@@ -75,7 +75,7 @@ def names_of(format_name: str, record: Record) -> tuple[str | None, str | None]:
 
 
 def carried(target: str, format_name: str, record: Record) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields of a record that its messages do not represent, for a record in another format.
+    """Return the fields of a record to carry to another format: those of the target format, and those of others.
 
     Fields of other formats are stored under the name of their format, in the entry `agentrl` of a chat, of `extra` in
     ATIF or of `info` in verifiers. Fields that a record already has for other formats are preserved.

@@ -45,7 +45,7 @@ def has_tokens(record: Mapping[str, Any]) -> bool:
 def recorded_turns(
     record: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None, where: str
 ) -> tuple[list[TrajectoryTurn], list[int]] | None:
-    """Return the turns of a record with tokens, and the tokens after the last turn; None for a chat without tokens.
+    """Return the turns of a record with token ids or two texts, and the tokens after the last turn; None for a chat.
 
     - `input_ids` with `labels` (-100: not trained), or with one of `completion_mask`, `assistant_masks`, `loss_mask`,
       `response_mask`: every run of trained tokens is a turn. A mask that is shorter covers the last tokens. Tokens with

@@ -205,7 +205,7 @@ def _rewritten(draw: int, episode: TrajectoryRecord, advantages: Sequence[Sequen
 
 
 def _made(episode: TrajectoryRecord, advantages: Sequence[Sequence[float]] | None) -> dict[str, Any]:
-    """Return a trace, a chain, for messages that were not imported as one; untrained answers are not sampled."""
+    """Return a trace, one chain of nodes, for messages not imported as a trace; untrained answers are not `sampled`."""
     fields, others = carried(VERIFIERS, episode.format_name, episode.record)
     fields = fields or {name: episode.extra[name] for name in ("id", "agent", "task", "info") if name in episode.extra}
     nodes: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Recipes in TRL: a `GRPOTrainer` with the advantage and loss of one, and rollouts of a `Collector`."""
+"""Recipes in TRL: a `GRPOTrainer` with a recipe's advantage and loss, and rollouts of a `Collector`."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Rollouts:
         self._versions = 0
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        """Return one rollout for each prompt, in groups of the trainer's `num_generations`."""
+        """Return as many rollouts of the collector's tasks as prompts, in groups of the trainer's `num_generations`."""
         self.close()
         size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
         if trainer.accelerator.num_processes > 1:

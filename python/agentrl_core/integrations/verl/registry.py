@@ -77,7 +77,7 @@ def needs_of_trainer(recipe: Recipe) -> tuple[str, ...]:
 
 
 def register(recipe: Recipe, name: str | None = None) -> tuple[str, ...]:
-    """Register a recipe in verl: its credit as an advantage estimator, its loss as a policy loss.
+    """Register a recipe in verl, as far as it fits: its credit as an advantage estimator, its loss as a policy loss.
 
     Both get the name `agentrl_<recipe>`. The estimator runs phases reward, advantage and weight, on rows with rewards,
     masks and groups; a recipe that reads more is registered too, but needs the trainer (`integrations.verl.trainer`).

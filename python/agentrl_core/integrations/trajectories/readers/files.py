@@ -165,7 +165,7 @@ def _of_parquet(path: Path) -> Iterator[FileRecord]:
 
 
 def _of_zip(path: Path) -> Iterator[FileRecord]:
-    """Yield the JSON members of a zip, the headers first; or the value of a torch file, which is also a zip."""
+    """Yield the header and samples of an Inspect log, which is a zip, or the value of a torch file, also a zip."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()

@@ -125,7 +125,7 @@ def read(
 
 
 def _recognised(values: list[Any], source: object) -> str:
-    """Return the format of the first record that matches exactly one."""
+    """Return the format of the first record that matches one; refuse a record that matches several."""
     origin = repr(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else "the rows"
     for value in values:
         names = [name for name, (recognised, _) in _FORMATS.items() if recognised(value)]

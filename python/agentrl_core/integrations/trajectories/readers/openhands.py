@@ -120,7 +120,7 @@ class _History:
         return event.get("action") is not None and response.get("id") in self._answers
 
     def check_paired(self, where: str) -> None:
-        """Refuse a history in which a call has no reply, or a response lacks some of its calls."""
+        """Refuse a history in which a call has no reply."""
         replied = {message.get("tool_call_id") for message in self.messages if message["role"] == "tool"}
         for answer in self.messages:
             for call in answer.get("tool_calls") or ():
@@ -262,7 +262,7 @@ class _History:
 
 
 def _chats(events: Sequence[Event], hidden_reasoning: HiddenReasoning) -> Iterator[dict[str, Any]]:
-    """Yield a chat for the events up to each condensation, and one for the rest."""
+    """Yield a chat for the events up to each condensation and one for the rest, if they have new answers."""
     view = Condensed(events)
     history, copied, start, is_condensed = _History(hidden_reasoning), 0, events[0][1], False
     for event, place in events:
