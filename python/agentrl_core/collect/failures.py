@@ -44,7 +44,7 @@ class Failures:
         self._unusable: list[tuple[Group, Exception]] = []
 
     def take(self, group: Group, error: Exception) -> None:
-        """Drop a failed group, and record its error.
+        """Drop a failed group and record its error; raise the error of a wrong call, or if all first groups fail.
 
         Raises:
             Exception: the error itself, if it ends the collection.
@@ -63,7 +63,7 @@ class Failures:
         self._warn(f"program {type(error).__name__}", group, error)
 
     def end(self) -> None:
-        """End all groups: warn of dropped ones.
+        """Warn of dropped groups, or raise an error if too many groups failed.
 
         Raises:
             Exception: the first error, if too many failed.
