@@ -378,7 +378,7 @@ class Batch:
         )
 
     def contexts(self) -> Contexts:
-        """Return the context before each action, and up to the end of each trajectory, in the order of draws.
+        """Return the contexts of the draws' actions: one of each draw, plus one for each rewrite of its history.
 
         Example:
             >>> import agentrl_core as arl
