@@ -78,7 +78,7 @@ class Failures:
         self._unusable.clear()
 
     def summary(self) -> tuple[int, str]:
-        """Return the number of groups that failed by other errors than unusable data, and the first of these errors."""
+        """Return the number of failed groups, except for unusable data or unsupported input, and the first error."""
         first = next((f"{type(error).__name__}: {error}" for _, error in self._failed), "")
         return len(self._failed), first
 

@@ -13,7 +13,7 @@ from agentrl_core.select import Admission, Selection
 
 @dataclass(frozen=True, eq=False)
 class GroupRetries:
-    """Groups to retry in the next round, one row each; they come first in its selection.
+    """Groups to retry in the next round, one row each; they come first in the selection of that round.
 
     Attributes:
         selection: first selection of each group.

@@ -48,7 +48,7 @@ def with_committed_columns(batch: Batch) -> Batch:
 
 
 def attach_current_state(batch: Batch, recipe: Recipe, states: Mapping[str, State]) -> Batch:
-    """Add the current states of components to a prefetched batch, besides those at its start."""
+    """Add the current states of components to a prefetched batch, which keeps the states at its iteration's start."""
     kept = {name: value for name, value in batch.state.items() if name in (SELECTION, COLUMNS, FAILURES, TOKENS)}
     began = {name: value for name, value in batch.state.items() if name not in kept}
     return batch.with_state({**recipe.with_states(batch, states).state, **kept, _START_STATES: began})

@@ -271,7 +271,7 @@ class RecordedEpisode:
             self._progress.at_environment -= 1
 
     async def _build(self) -> Begin | None:
-        """Restore the episode after its recorded actions, or replay them in a new one, and return its start."""
+        """Restore the episode after its recorded actions, or replay them in a new one; return the episode's start."""
         workers = self._world.workers
         if self.moves and self._world.restores:
             snapshot = self._snapshots[-1] or self._order()

@@ -73,7 +73,7 @@ class RolloutOrder:
 
 @dataclass(frozen=True)
 class RolloutPart:
-    """A worker's result besides its rows, stored in the state of its batch.
+    """Result of a worker besides the rows: stored in the state of the worker's batch.
 
     Attributes:
         key: key of the order.

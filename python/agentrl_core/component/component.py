@@ -441,7 +441,7 @@ def exported(package: str) -> dict[str, type[Component]]:
 
 
 def _package(kind: type[Component]) -> str:
-    """Return the package of a component's phase, or that of its base if it is only used inside other components."""
+    """Return the package of a component's phase; without a phase, the phase package of the class or of a base."""
     phases = {f"agentrl_core.{package}" for package in PHASES.values()}
     homes = (base.__module__.rpartition(".")[0] for base in kind.__mro__)
     return f"agentrl_core.{PHASES[kind.phase]}" if kind.phase else next((home for home in homes if home in phases), "")

@@ -138,7 +138,7 @@ class BranchRecord:
 
 
 def _with_entry(info: Mapping[str, object] | None, name: str, value: object) -> dict[str, object]:
-    """Add an entry of this package to notes; if the notes use its name already, they move to the entry `info`."""
+    """Add an entry of this package to notes; if they have that name or `info`, all of them move to the entry `info`."""
     if info is not None and (name in info or "info" in info):
         return {name: value, "info": dict(info)}
     return {**(info or {}), name: value}

@@ -55,7 +55,7 @@ class Metrics:
                     totals[name] = totals[name].maximum(value) if name.startswith(_LARGEST) else totals[name] + value
 
     def share(self) -> None:
-        """Sum the metrics over all ranks now, so that reading `means` does not wait for other ranks."""
+        """Combine the metrics of all ranks now, so that reading `means` does not wait for other ranks."""
         if self.group is not None and self._updates and self._of_ranks is None:
             self._of_ranks = self._numbers(self._sums)
 
