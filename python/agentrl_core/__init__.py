@@ -1,4 +1,4 @@
-"""Between the engine that generates and the framework that steps: trajectories of agents, kept once, in Arrow memory.
+"""Agentic reinforcement learning between the engine that generates rollouts and the optimizer.
 
     import agentrl_core as arl
 

@@ -12,7 +12,7 @@ _LONG_WORD = re.compile(r"[^\s;]{400,}")
 
 
 class AgentRLError(Exception):
-    """Base class of every error that agentrl_core raises deliberately. Its message shortens words of 400 characters."""
+    """Base class of every error that agentrl_core raises on purpose. Words of 400 or more characters are shortened."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(_LONG_WORD.sub(_shorten, each) if isinstance(each, str) else each for each in args))

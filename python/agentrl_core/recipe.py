@@ -265,7 +265,7 @@ class Recipe:
             check_recomputed(self.name, (each.loss for each in self._trainings), batch)
 
     def credit(self, batch: Batch) -> Batch:
-        """Return the batch with its credit: the columns of phase advantage, then of phase weight.
+        """Return the batch with its credit: the rest of phase reward, then the columns of phases advantage and weight.
 
         Phase reward usually runs during collection, because admission reads scores; it runs here if the batch has no
         score yet. Its components that need a column of a model (`annotate`), and those after them, always run here. The
@@ -396,7 +396,7 @@ class Recipe:
 
     @functools.cached_property
     def _changing(self) -> dict[str, Changing]:
-        """The options that change during a run (schedules and controllers), by place."""
+        """The options that change during a run (schedules, controllers and choices), by place."""
         return {
             place: value
             for phase in PHASES
@@ -583,7 +583,7 @@ class Recipe:
 
     @classmethod
     def from_toml(cls, source: str | Path) -> Self:
-        """Read a recipe from TOML.
+        """Read a recipe from TOML text, or from a file whose path ends in `.toml`.
 
         Args:
             source: the text of a TOML document, or the path of one: a `Path`, or a string that ends in `.toml`.

@@ -91,7 +91,7 @@ class Renames:
         return name if key is None else self.sections["options"][key]
 
     def list_form(self, owner: str, name: str) -> str | None:
-        """Return how the items of an option were joined to one text, for `items`; None if it is no such option."""
+        """Return how earlier builds joined the items of an option to one text, for `items`; None if they did not."""
         key = longest(self._paths["lists"], f"{owner}.{name}", 2)
         return None if key is None else self.sections["lists"][key]
 

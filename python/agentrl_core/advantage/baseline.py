@@ -250,7 +250,7 @@ class TrackedBaseline(StatefulComponent):
     positive_only: bool = False
 
     def check_options(self) -> None:
-        """Check the options of each kind."""
+        """Require that options fit `kind`, and `decay_at_least` <= `decay` if the decay adapts."""
         self.require(self.adapt == "none" or self.kind == "beta", "adapt", 'choose kind="beta", or adapt="none"')
         ordered = self.adapt == "none" or self.decay_at_least <= self.decay
         self.require(ordered, "decay_at_least", f"give a number of at most decay={self.decay}")

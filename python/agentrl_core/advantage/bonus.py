@@ -53,7 +53,7 @@ class EntropyBonus(BatchComponent):
         self.require(not self.within or self.level == "token", "within", 'choose level="token", or leave it empty')
 
     def own_needs(self) -> tuple[Column, ...]:
-        """Return the columns to read: the advantage, and the spans if given."""
+        """Return the columns to read besides `column`: the advantage, and the spans if given."""
         spans = (token(self.within, model="spans"),) if self.within else ()
         return (*needed(self.level, "advantage"), *spans)
 
@@ -62,7 +62,7 @@ class EntropyBonus(BatchComponent):
         return needed(self.level, "advantage")
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with a new `advantage`, at the finer of its level and `level`."""
+        """Return `batch` with a new `advantage`, at the finer of its present level and `level`."""
         rows = Rows(batch, max(self.level, level_of(batch, "advantage", self.level), key=LEVELS.index))
         if self.level == "token":
             known = rows.known(self.column)

@@ -67,7 +67,7 @@ class Discounted(BatchComponent):
         )
 
     def own_needs(self) -> Iterable[Column]:
-        """Return the columns to read: log-probs of policy and reference, if there is a KL penalty."""
+        """Return the columns to read besides the rewards: behaviour and reference log-probs for a KL penalty."""
         return _POLICY_AND_REFERENCE if self.kl_coefficient > 0.0 else ()
 
     def own_makes(self) -> Iterable[Column]:
@@ -140,7 +140,7 @@ class Gae(BatchComponent):
         )
 
     def own_needs(self) -> Iterable[Column]:
-        """Yield the columns to read: values, rewards, keys of agents, and columns for truncated trajectories."""
+        """Yield the columns to read: values, rewards, keys of agents, columns for truncation, log-probs for the KL."""
         level = self._rows_level
         yield Column(level, "value", "critic")
         yield from (Column(level, name) for name in (self.column, self.outcome) if name)
@@ -228,5 +228,5 @@ def _moves(batch: Batch, rows: Rows, episodes: NDArray[np.uint32]) -> NDArray[np
 
 
 def _divergence(rows: Rows) -> NDArray[np.float64]:
-    """Return the log-ratio of the policy to its reference for each token."""
+    """Return the log-ratio of the behaviour policy to the reference for each token."""
     return rows.values("behaviour_logprob") - rows.values("reference_logprob")

@@ -87,7 +87,7 @@ class TreeRelative(BatchComponent):
     radius: Literal["none", "soft", "hard"] = "soft"
 
     def own_needs(self) -> Iterable[Column]:
-        """Yield the columns to read: those that define the tree, and the behaviour log-probs if `fuse` uses them."""
+        """Yield the columns to read besides `column`: those of the tree, and behaviour log-probs if `fuse` uses any."""
         yield from (step("origin_trajectory_id"), step("step")) if self.level == "step" else (token("node_token"),)
         if self.fuse in ("path", "leaf_path"):
             yield token("behaviour_logprob")
@@ -140,7 +140,7 @@ class TreeRelative(BatchComponent):
     def _ordered(
         self, nodes: _SharedRows, values: NDArray[np.float64], valid: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
-        """Return values of draws after isotonic regression over the tree, of mean values by start node."""
+        """Return each draw's value after isotonic regression on the mean value of the draws that start at each node."""
         count = len(nodes.parents)
         starts = nodes.starts[valid]
         weight = np.bincount(starts, minlength=count).astype(np.float64)
@@ -181,7 +181,7 @@ class _SharedRows:
         return np.asarray(self.rows.batch.column(name, self.rows.level), dtype=np.int64)
 
     def logprobs(self, of_node: Literal["sum", "mean"]) -> NDArray[np.float64]:
-        """Return the log-prob of each node's tokens when sampled, summed or averaged, 0 at the roots."""
+        """Return the behaviour log-prob of each node's trainable tokens, summed or averaged; 0 at the roots."""
         tokens = Rows(self.rows.batch, "token")
         is_trained, place = tokens.flags("trainable"), tokens.within(self.rows.level)
         values = np.where(is_trained, tokens.values("behaviour_logprob"), 0.0)
@@ -195,7 +195,7 @@ class _SharedRows:
     def by_path(
         self, values: NDArray[np.float64], valid: NDArray[np.bool_], logprobs: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the mean value of the draws through each node, weighted by a softmax of path log-probs, and the mass.
+        """Return the mean value of each node's draws, weighted by exp(path log-prob - largest), and the total weight.
 
         The part of a path above the node is common to its draws, so that it cancels out.
         """

@@ -1,4 +1,4 @@
-"""Collect: select, rollout, reward, admit, until a batch is full; and the way back, from an update to the store."""
+"""Collect batches: select, rollout, reward and admit until a batch is full; after its update, close the iteration."""
 
 from agentrl_core.collect.batch_policy import BatchPolicy
 from agentrl_core.collect.collector import Collector

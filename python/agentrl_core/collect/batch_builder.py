@@ -67,12 +67,12 @@ class BatchBuilder:
         self.ledger = TokenLedger()
 
     def add_selection(self, rows: NDArray[np.int64]) -> None:
-        """Record the selected rows of the pool."""
+        """Record the pool rows and domains of selected tasks."""
         for row, (_, task) in zip(rows.tolist(), self._inputs.pool.tasks(rows), strict=True):
             self._places[task.task_id], self.domains[task.task_id] = row, task.domain
 
     def survey(self, fresh: Batch) -> None:
-        """Record groups without draws."""
+        """Add the groups of a survey to the batch, without draws."""
         self._parts.append(fresh.select_draws(np.zeros(0, np.int64)))
 
     def admit(self, fresh: Batch, selection: Selection, again: GroupRetries | None = None) -> GroupRetries | None:
@@ -111,12 +111,12 @@ class BatchBuilder:
         return GroupRetries.of(fresh, rejected, entries, selection, again, admission)
 
     def add_failures(self, progress: Progress) -> None:
-        """Record failures of the round."""
+        """Add the failed and abandoned episodes of a round to the counts."""
         self._failures["failed"] += progress.failed
         self._failures["abandoned"] += progress.abandoned
 
     def build(self, group_size: int) -> BatchBuilder:
-        """Make the batch of the admitted groups, with those that replay mixes in."""
+        """Build `batch` from the admitted groups and the draws that replay mixes in, and return this builder."""
         inputs, parts = self._inputs, self._parts
         batch = parts[0] if len(parts) == 1 else Batch.concat(parts)
         # A restart scores the batch as a whole, so batches of several rounds or cuts are scored again for equal scores.
@@ -138,7 +138,7 @@ class BatchBuilder:
         return self
 
     def warn_without_draws(self, notices: WarnOnce, worlds: Mapping[str, EnvironmentHandle]) -> None:
-        """Report an iteration without training data, each time; raise an error if the environment is the cause.
+        """Warn of an iteration without draws or scores; raise an error if the environment paid only NaN.
 
         A program without finished trajectories and without failures is accepted.
 
@@ -182,7 +182,7 @@ class BatchBuilder:
 def make_batch(
     inputs: IterationInputs, driver: RolloutDriver | WorkerDriver, log: IterationLog, tasks: int, group_size: int
 ) -> BatchBuilder:
-    """Select, roll out, reward, inject, admit, until enough groups are admitted; then mix in replay and score it.
+    """Select, roll out, reward, inject and admit until the batch is full or rounds run out; then mix in replay.
 
     Args:
         inputs: inputs of the iteration.
@@ -243,7 +243,7 @@ def _with_tasks(inputs: IterationInputs, batch: Batch, places: Mapping[str, int]
 
 
 def select(inputs: IterationInputs, log: IterationLog, wanted: SelectionRequest) -> Selection:
-    """Return the selection, which is recorded before its rollouts start."""
+    """Return the selection of a round, from the rollout log or from the selector; a new one is recorded first."""
     selector = inputs.now.select
     settings = (selector.to_dict(), wanted.groups, wanted.group_size, len(inputs.pool), inputs.seed)
     name, question = f"selection/{wanted.round}", digest(json.dumps(settings))

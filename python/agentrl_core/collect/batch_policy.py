@@ -106,7 +106,7 @@ class BatchPolicy:
         return self.max_carryovers is not None and carried >= self.max_carryovers
 
     def select_groups(self, ended: list[int], *, wanted: int, due: Collection[int]) -> list[int] | None:
-        """Return the groups of the batch: due ones, then the first to end; None: it is not cut yet.
+        """Choose the groups of the batch among those that ended: due ones, then the first to end; None: no cut yet.
 
         Args:
             ended: ended groups, in order.
@@ -121,7 +121,7 @@ class BatchPolicy:
         return sorted((overdue + others)[:most])
 
     def check(self, recipe: Recipe, worlds: Mapping[str, EnvironmentHandle], **limits: object) -> None:
-        """Refuse settings with groups that cannot be interrupted and resumed.
+        """Refuse environments, programs and limits with which groups cannot be carried over to a later iteration.
 
         Raises:
             InvalidInputError: an environment is not replayable, the program decides over several groups, or a limit

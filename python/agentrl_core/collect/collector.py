@@ -225,7 +225,7 @@ class Collector:
 
     @property
     def iteration(self) -> int:
-        """The next iteration: 0 at first, or the one at which the store stopped."""
+        """Number of the iteration to collect: 0 at first, or the one at which the store stopped."""
         return self._now().iteration
 
     def __call__(self, *, tasks: int, group_size: int) -> Batch:
@@ -556,7 +556,7 @@ class Collector:
             replace(head, run={**started, **head.run}).check_run(run, self.store.path)
 
     def _collected(self, head: RunState, tasks: int, group_size: int) -> Batch:
-        """Return the batch of the open iteration, collected now or prefetched, and the new task statistics."""
+        """Return the batch of the open iteration, collected now or prefetched, with updated task statistics."""
         log = self._logs.of(head.iteration)
         if self._prefetcher is None:
             log.begin()

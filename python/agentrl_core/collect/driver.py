@@ -163,13 +163,13 @@ class RolloutDriver:
 
     @cached_property
     def library(self) -> Library:
-        """Solved trajectories of earlier iterations."""
+        """Solved trajectories of earlier iterations; none without a store or in an evaluation."""
         store = self._settings.store if self._mode == "train" else None
         return EmptyLibrary() if store is None else StoreLibrary(store, self._head.iteration, self.chat(""))
 
     @cached_property
     def query(self) -> Callable[..., Coroutine[Any, Any, list[float]]]:
-        """Queries a model about token paths, batched with other groups."""
+        """The function that queries a model about token paths, batched with other groups."""
         return QueryBatcher(self._settings.models).query
 
     def roll_out(
@@ -228,7 +228,7 @@ class RolloutDriver:
         return group
 
     def _end(self, groups: Sequence[Group]) -> None:
-        """Report groups that have ended."""
+        """Store unused recorded segments of groups that have ended, and warn of groups that failed."""
         left = self._log.unused_segments()
         for group in groups:
             if group.name in left:
@@ -238,7 +238,7 @@ class RolloutDriver:
             self._warn_missed_forks()
 
     async def run_groups(self, groups: Sequence[Group], program: Callable[[Group], Awaitable[Any]]) -> None:
-        """Run a program on each group; an error fails only its group."""
+        """Run a program on each group, concurrently within the limit; most errors fail only their group."""
         await gather_or_cancel([self._play(group, program) for group in groups])
 
     async def _play(self, group: Group, program: Callable[[Group], Awaitable[Any]]) -> None:
@@ -291,7 +291,7 @@ class RolloutDriver:
         return self.agents.setdefault(name, len(self.agents))
 
     def policy(self, agent: str) -> int:
-        """Return the number of an agent's policy."""
+        """Return the number of an agent's policy: that of its own engine; without one, 0, that of the first engine."""
         return self.agents[agent] if agent in self._engines else 0
 
     def number(self) -> int:
@@ -300,7 +300,7 @@ class RolloutDriver:
         return self._numbers - 1
 
     def seed_of(self, *parts: object, began: int | None = None) -> int:
-        """Return 63 random bits from the run's seed, the parts, and the iteration in which a group started."""
+        """Return 63 random bits from the run's seed, the parts, and the iteration: in training `began`, if given."""
         iteration = self._iteration if began is None or self._mode != "train" else began
         text = repr((self._settings.seed, iteration, *parts)).encode()
         return stable_hash(text)
@@ -337,7 +337,7 @@ class RolloutDriver:
         return self._head.statistics(task_id)
 
     def count_failed(self, reason: str) -> None:
-        """Count a failed episode."""
+        """Count a failed episode, and warn of the first one."""
         self.progress.failed += 1
         self._notices.once(
             "episode",
@@ -366,7 +366,7 @@ class RolloutDriver:
         return segment
 
     def _recorded(self, name: str, key: bytes) -> Segment | None:
-        """Return the segment of a request in the rollout log."""
+        """Return the segment of a request in the rollout log; None if there is none."""
         return self._log.find(name, key, read_segment)
 
     async def _sample(self, name: str, engine: Engine, request: Request) -> Segment:

@@ -186,7 +186,7 @@ class Watchdog:
         self._waited = 0.0
 
     def look(self, thread: threading.Thread) -> None:
-        """Sample once; `thread` is the thread of the loop."""
+        """Sample the loop once, and warn if one call has run for too long; `thread` is the thread of the loop."""
         # Time that a thread waits for a core does not count as blocking.
         waited = _waited_for_a_core(thread)
         now = time.monotonic() - waited
@@ -226,7 +226,7 @@ def _waited_for_a_core(thread: threading.Thread) -> float:
 
 
 class Slots:
-    """Slots held by a group: as many as it needs, or all.
+    """Slots held by a group: as many as it needs, or all of the limiter if it needs more.
 
     Args:
         limiter: of the slots.
@@ -247,7 +247,7 @@ class Slots:
 
 
 class SlotLimiter:
-    """Slots for `size` branches.
+    """Limit the branches that run at once: `size` slots, one for each branch.
 
     Requests of the oldest iteration come first, then in order of arrival. A group that needs more slots than exist
     starts when no other runs.
@@ -261,7 +261,7 @@ class SlotLimiter:
 
     @asynccontextmanager
     async def take(self, count: int, iteration: int = 0) -> AsyncIterator[Slots]:
-        """Hold slots for branches of an iteration; some may be released before the rest."""
+        """Wait for `count` slots, earlier iterations first, and hold them during an `async with` block."""
         slots = Slots(self, count)
         count = slots.held
         if self._waiting or count > self._free:
@@ -281,7 +281,7 @@ class SlotLimiter:
             self.give(slots.held)
 
     def give(self, count: int) -> None:
-        """Release slots for waiting groups."""
+        """Take back slots, and give them to waiting groups."""
         self._free += count
         while self._waiting and self._waiting[0][2] <= self._free:
             *_, count, future = heapq.heappop(self._waiting)
@@ -299,7 +299,7 @@ def slot_limiters(concurrency: int | Mapping[str, int], worlds: Iterable[str]) -
 
 
 def trim_heap(tokens: int) -> None:
-    """Return the memory of finished rollouts to the system, for the training step.
+    """Return free memory to the system before the training step, if the iteration stored many tokens.
 
     Rollouts run in a thread, and glibc keeps freed memory of that thread for itself, about as much as the batch. Other
     C libraries need no trimming.

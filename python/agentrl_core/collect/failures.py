@@ -44,7 +44,7 @@ class Failures:
         self._unusable: list[tuple[Group, Exception]] = []
 
     def take(self, group: Group, error: Exception) -> None:
-        """Drop a failed group, and record its error.
+        """Drop a failed group and record its error; raise the error of a wrong call, or if all first groups fail.
 
         Raises:
             Exception: the error itself, if it ends the collection.
@@ -63,7 +63,7 @@ class Failures:
         self._warn(f"program {type(error).__name__}", group, error)
 
     def end(self) -> None:
-        """End all groups: warn of dropped ones.
+        """Warn of dropped groups, or raise an error if too many groups failed.
 
         Raises:
             Exception: the first error, if too many failed.
@@ -78,7 +78,7 @@ class Failures:
         self._unusable.clear()
 
     def summary(self) -> tuple[int, str]:
-        """Return the number of groups that failed by other errors than unusable data, and the first of these errors."""
+        """Return the number of failed groups, except for unusable data or unsupported input, and the first error."""
         first = next((f"{type(error).__name__}: {error}" for _, error in self._failed), "")
         return len(self._failed), first
 

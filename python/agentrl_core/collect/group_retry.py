@@ -13,7 +13,7 @@ from agentrl_core.select import Admission, Selection
 
 @dataclass(frozen=True, eq=False)
 class GroupRetries:
-    """Groups to retry in the next round, one row each; they come first in its selection.
+    """Groups to retry in the next round, one row each; they come first in the selection of that round.
 
     Attributes:
         selection: first selection of each group.
@@ -70,7 +70,7 @@ class GroupRetries:
         return any(len(members) for members in self.members)
 
     def joined(self, before: Batch, fresh: Batch, entries: NDArray[np.int64]) -> tuple[Batch, NDArray[np.int64]]:
-        """Return the groups admitted earlier, followed by all groups to judge.
+        """Return a batch of the admitted groups and those to judge, and the selection row of each group, -1: admitted.
 
         Args:
             before: the earlier rounds, with draws of admitted groups.
@@ -102,7 +102,7 @@ class GroupRetries:
 
 
 def matching(raw: Batch, batch: Batch) -> NDArray[np.int64]:
-    """Return the ids of a batch's groups from before replay joined it, in their original order."""
+    """Return the id in `batch`, which replay may have changed, of each group of `raw`, in the order of `raw`."""
     keys, ids = raw.keys("group_id", "draw"), np.asarray(raw.column("trajectory_id", "draw"))
     places = np.searchsorted(_rolled_out(raw), ids[np.unique(keys, return_index=True)[1]])
     of_trajectory = _groups_of(batch)
@@ -116,14 +116,14 @@ def group_ids(batch: Batch) -> NDArray[np.int64]:
 
 
 def _rolled_out(batch: Batch) -> NDArray[np.int64]:
-    """Return the fresh trajectories of a batch, without replayed ones, in order."""
+    """Return the sorted ids of a batch's trajectories of its newest iteration: rolled out in it, not replayed."""
     table = batch.trajectories
     iterations = np.asarray(table.column("iteration"))
     return np.sort(np.asarray(table.column("trajectory_id"), np.int64)[iterations == iterations.max(initial=0)])
 
 
 def _groups_of(batch: Batch) -> dict[int, int]:
-    """Return the original group of each trajectory."""
+    """Return the group in which each trajectory was rolled out, by trajectory id."""
     table = batch.trajectories
     ids, groups = (np.asarray(table.column(name)).tolist() for name in ("trajectory_id", "group_id"))
     return dict(zip(ids, groups, strict=True))

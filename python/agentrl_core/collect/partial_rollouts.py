@@ -115,7 +115,7 @@ def _plain(statistics: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class BatchCut:
-    """Groups in flight after a cut, by their indices.
+    """The groups in a batch at its cut, by their indices in flight: ended, unfinished and dropped ones.
 
     Attributes:
         ended: finished groups in the batch.
@@ -129,7 +129,7 @@ class BatchCut:
 
     @property
     def stay(self) -> list[int]:
-        """Groups in the batch."""
+        """Indices of all groups in the batch, with unfinished and dropped ones."""
         return sorted(self.ended + self.unfinished + self.dropped)
 
 
@@ -270,7 +270,7 @@ class PartialRolloutDriver(RolloutDriver):
                 return BatchCut(chosen, [], sorted(due.difference(chosen)) if policy.stragglers == "drop" else [])
 
     def _end_early(self, groups: Sequence[Group], cut: BatchCut) -> None:
-        """End the unfinished branches of groups in a batch."""
+        """Drop or truncate the branches that the cut leaves unfinished or that an earlier batch has."""
         for place in cut.stay:
             groups[place]._deliver()  # noqa: SLF001 -- as its program would
             for branch in groups[place].branches:
@@ -286,14 +286,14 @@ class PartialRolloutDriver(RolloutDriver):
         return self._began[task_id] if task_id in self._began else super().statistics(task_id)
 
     def _recorded(self, name: str, key: bytes) -> Segment | None:
-        """Return the segment of a request in the rollout log, and count tokens of this iteration."""
+        """Return the segment of a request in the rollout log, or None, and count tokens of this iteration."""
         recorded = super()._recorded(name, key)
         if recorded is not None and not self._log.is_carried(name):
             self._sampled_tokens[name.rpartition("/")[0]] += len(recorded.tokens)
         return recorded
 
     async def _sample(self, name: str, engine: Engine, request: Request) -> Segment:
-        """Return the engine's response to a request; after the cut, wait until the program is ended.
+        """Return the engine's response within the token window; after it or after the cut, wait to be cancelled.
 
         If the window ended it, it continues like one interrupted by new weights.
         """
@@ -403,5 +403,5 @@ def _with_success(batch: Batch) -> Batch:
 
 
 def _has_sampled(group: Group) -> bool:
-    """Return whether any trajectory of an unfinished group can be drawn."""
+    """Return whether a group has a branch that is running and has tokens."""
     return any(branch.path.length and not branch.over for branch in group.branches)

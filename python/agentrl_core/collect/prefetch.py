@@ -59,7 +59,7 @@ class IterationPrefetcher(Generic[Value]):
             known.start()
 
     def take(self, iteration: int, watch: Callable[[Progress], object] | None) -> Value:
-        """Wait for the result of an iteration. An error stops all of them; they can be restarted."""
+        """Wait for the result of an iteration. An error stops all iterations; `begin` restarts them."""
         try:
             return self._tasks[iteration].wait(watch)
         except BaseException:

@@ -201,7 +201,7 @@ class RecordedEpisode:
         self._snapshots.append(snapshot)
 
     def copy(self, turns: int) -> RecordedEpisode:
-        """Return a copy of the episode after the first n actions."""
+        """Return a copy of the episode after the first `turns` actions."""
         if not self._world.replayable:
             raise InvalidInputError(
                 f"environment {self._world.title} has replayable=False, so its episodes cannot be forked or restored; "
@@ -230,7 +230,7 @@ class RecordedEpisode:
             self._world.workers.end(handle)
 
     async def _whole(self, work: Callable[[], Any]) -> Any:
-        """Call the running episode, and rebuild it after a failure."""
+        """Await a call on the episode; after a failure of worker or environment, rebuild the episode and try again."""
         repairs, pause = 0, _FIRST_PAUSE
         until: float | None = None
         self._progress.at_environment += 1
@@ -271,7 +271,7 @@ class RecordedEpisode:
             self._progress.at_environment -= 1
 
     async def _build(self) -> Begin | None:
-        """Create a new episode, replay the actions, and return its start."""
+        """Restore the episode after its recorded actions, or replay them in a new one; return the episode's start."""
         workers = self._world.workers
         if self.moves and self._world.restores:
             snapshot = self._snapshots[-1] or self._order()
@@ -294,7 +294,7 @@ class RecordedEpisode:
         return self._begin
 
     def _order(self) -> bytes | None:
-        """Return the states of waiting conversations, in order; None if the episode has no conversations."""
+        """Return the state keys of all requests, in the order they were made, as JSON; None without conversations."""
         if not self.contexts:
             return None
         states = [self.state_key, *(context.state_key for context in self.contexts[1:])]
@@ -305,7 +305,7 @@ class RecordedEpisode:
         return json.dumps([state if isinstance(state, str) else state.decode("latin-1") for state in states]).encode()
 
     def _checked(self, step: int, action: Any, reply: RawStep) -> Any:
-        """Check the result of a step."""
+        """Check the result of a step, and return it as a record, or as a joint step of several agents."""
         self._checks.step = step
         agents = self.observation
         if not isinstance(agents, JointStep):
@@ -336,7 +336,7 @@ def _reasons(action: str | Mapping[str, str]) -> list[str]:
 
 
 def _without_mistake(action: str, answer: StepRecord) -> StepRecord:
-    """Return the record of an action cut by a limit, without `StepFlag.FORMAT_ERROR`."""
+    """Return the record of an action, without `StepFlag.FORMAT_ERROR` if a limit cut the action."""
     outcome = answer.outcome
     if not (outcome.flags & StepFlag.FORMAT_ERROR and was_cut(action)):
         return answer

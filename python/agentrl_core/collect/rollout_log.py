@@ -1,4 +1,4 @@
-"""The rollout log of an iteration: results are written before programs get them, so that a killed run can repeat."""
+"""The rollout log of an iteration: results are written before programs get them, so a resumed run gets the same."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ digest = _core.keys.hash_parts
 
 
 class IterationLogs:
-    """The rollout logs of running iterations; an iteration carries groups over to the next one's.
+    """The rollout logs of running iterations; an iteration carries groups over to the log of the next one.
 
     Args:
         store: store of the rollout logs; None: in memory.
@@ -94,7 +94,7 @@ class IterationLog:
         self.begin()
 
     def _read(self) -> None:
-        """Read the file."""
+        """Read the records of the file into memory."""
         if self._file is None:
             return
         self._written, self._stored, self._replaced = set(), {}, []
@@ -122,7 +122,7 @@ class IterationLog:
 
     @property
     def unused(self) -> list[str]:
-        """Return records that were not requested since the programs started, in order."""
+        """Return the names of records that were not requested since the programs started, in order."""
         return list(self._unused)
 
     def __contains__(self, name: str) -> bool:
@@ -173,7 +173,7 @@ class IterationLog:
         return self._values[name][1] if name in self._values else self._stored[name]
 
     def carry(self, groups: Collection[str], later: IterationLog) -> None:
-        """Copy the records of some groups to another rollout log; they are no longer requested here."""
+        """Copy the records of some groups to another rollout log; here they no longer count as unused."""
         for name in self._names():
             if group_of(name) not in groups:
                 continue
@@ -223,7 +223,7 @@ class IterationLog:
 
 
 def group_of(name: str) -> str:
-    """Return the group key of a record, iteration and place; derived groups have longer keys."""
+    """Return the key of a record's group; for a derived group, the key of the selected group that it derives from."""
     return ".".join(name.partition("/")[0].split(".")[:2])
 
 

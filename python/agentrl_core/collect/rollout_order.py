@@ -1,4 +1,4 @@
-"""A part of an iteration's rollouts: the order that the writer sends to a worker, and its execution there."""
+"""A part of an iteration's rollouts: the order that the collector sends to a worker, and its execution there."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RolloutOrder:
 
     @property
     def key(self) -> str:
-        """Digest of all inputs that determine the rollouts, except the weights."""
+        """Digest of iteration, place, tasks, group sizes, prompt variants, recipe, seed, sampling and limits."""
         tasks = [(world, task.task_id) for world, task in self.chosen]
         run = (self.recipe, self.seed, self.sampling, sorted(self.limits.items()))
         return digest(repr((self.iteration, self.first, tasks, self.sizes, self.variants, run))).hex()
@@ -73,7 +73,7 @@ class RolloutOrder:
 
 @dataclass(frozen=True)
 class RolloutPart:
-    """A worker's result besides its rows, stored in the state of its batch.
+    """Result of a worker besides the rows: stored in the state of the worker's batch.
 
     Attributes:
         key: key of the order.
@@ -98,7 +98,7 @@ class RolloutPart:
 
     @classmethod
     def of(cls, batch: object, order: RolloutOrder) -> RolloutPart:
-        """Create the result of an order.
+        """Read the part of an order from the batch that a worker returned.
 
         Raises:
             InvalidInputError: a worker returned something else than the batch of `Collector.roll_out`.

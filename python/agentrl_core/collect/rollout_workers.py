@@ -1,4 +1,4 @@
-"""Roll out in several processes: each gets a part of the selected groups, and one writer merges their batches."""
+"""Roll out in several processes: each gets a part of the selected groups, and the collector merges their batches."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class WorkerDriver:
     def _orders(
         self, chosen: list[tuple[str, Task]], sizes: list[int], first: int, variants: Sequence[int]
     ) -> list[RolloutOrder]:
-        """Divide the groups of a selection, in order."""
+        """Return an order for each worker, with neighbouring groups of the selection."""
         settings, head, store = self._settings, self._head, self._settings.store
         parts = [part for part in np.array_split(np.arange(len(chosen)), len(self._pool)) if len(part)]
         whole = RolloutOrder(
@@ -281,7 +281,7 @@ class WorkerDriver:
             turn.release_next()
 
     def _keep(self, order: RolloutOrder, batch: Batch) -> None:
-        """Record a part."""
+        """Record a part in the rollout log, unless it is too large."""
         payload = _written(batch)
         if len(payload) < _MOST_BYTES:
             self._log.keep(_name(order), bytes.fromhex(order.key), batch, lambda _: payload)

@@ -40,7 +40,7 @@ class RunState:
 
     @classmethod
     def of(cls, store: Store, *, tasks: _core.Batch | None = None) -> Self:
-        """Read the state from a store, except known task statistics."""
+        """Read the state from a store; `tasks` replaces its task statistics if given."""
         tasks = store._core.tasks() if tasks is None else tasks
         state = store.state
         return cls(
@@ -98,7 +98,7 @@ class RunState:
         return replace(self, components=states)
 
     def check_run(self, run: Mapping[str, Any], path: str) -> None:
-        """Refuse to resume a different run silently.
+        """Raise an error if a run differs from the stored one.
 
         Raises:
             InvalidInputError: recipe, seed, group size or data set differs; the message names the first difference.
@@ -132,7 +132,7 @@ class RunState:
 
 
 def _with_new_options(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the table of a recipe with the defaults of options that its components have gained since; imports none."""
+    """Return the table of a recipe with the defaults of options that its components have gained since it was stored."""
     try:
         with only_own_components():
             return Recipe.from_dict(recipe).to_dict()
@@ -154,7 +154,7 @@ def changes(before: Mapping[Any, Any], now: Mapping[Any, Any], path: str = "") -
 
 
 def classes(recipe: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names of all classes in the table of a recipe, by the places of their components; imports none.
+    """Return the names of all classes in the table of a recipe, by the places of their components, without imports.
 
     Example:
         >>> from agentrl_core.collect.run_state import classes

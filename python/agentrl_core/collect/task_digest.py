@@ -18,7 +18,7 @@ _MOST_MADE = 16
 
 
 def task_digest(tasks: Mapping[str, Sequence[Task]]) -> dict[str, dict[str, Any]]:
-    """Return the number of tasks of each environment, the first and last id, and a digest of the contents.
+    """Return for each environment the number of its tasks, the first and last id, and a digest of a sample of them.
 
     The digest reads at most 4096 tasks, or 16 that are generated on demand, evenly spaced.
     """

@@ -42,7 +42,7 @@ def check_parts(engine: object, environment: object, recipe: object, store: obje
 
 
 def check_ahead(engines: Mapping[str, Engine], staleness: object) -> None:
-    """Refuse a staleness that is not an integer, and engines that cannot generate during training steps."""
+    """Refuse a staleness that is no integer of at least 0, and engines that cannot generate during training steps."""
     if isinstance(staleness, bool) or not isinstance(staleness, Integral) or int(staleness) < 0:
         raise InvalidInputError(f"Collector: staleness={staleness!r}; give a whole number of at least 0")
     for name, engine in engines.items() if staleness else ():

@@ -39,7 +39,7 @@ def warn_missed_metrics(notices: WarnOnce, recipe: Recipe, components: Mapping[s
 
 
 def warn_unused_records(notices: WarnOnce, log: IterationLog) -> None:
-    """Warn of recorded results that were not requested again, because the programs changed since the interruption."""
+    """Warn of recorded results that a resumed iteration did not request again."""
     unused = log.unused
     notices.once(
         "rollout log",

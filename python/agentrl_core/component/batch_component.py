@@ -1,4 +1,4 @@
-"""Components that work on a batch, and `Where`: the draws of it that they apply to."""
+"""Components that work on a batch, and `Where`, which selects the draws that a component applies to."""
 
 from __future__ import annotations
 

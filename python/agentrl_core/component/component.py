@@ -212,7 +212,7 @@ class Component:
                 )
 
     def at(self, iteration: int, states: Mapping[str, Any] | None = None, place: str = "") -> Self:
-        """Return the component of an iteration: each `Schedule` or controller is replaced by its number.
+        """Return the component of an iteration: each changing option is replaced by its value.
 
         Args:
             iteration: numbered from 0.
@@ -333,7 +333,7 @@ class ForeignComponentError(RecipeError):
 
 @contextmanager
 def only_own_components() -> Iterator[None]:
-    """Import only components of agentrl_core in this block.
+    """Refuse to import components from outside agentrl_core in this block.
 
     Use it to display recipes and runs of other people, since importing a module executes it.
 
@@ -441,7 +441,7 @@ def exported(package: str) -> dict[str, type[Component]]:
 
 
 def _package(kind: type[Component]) -> str:
-    """Return the package of a component's phase, or that of its base if it is only used inside other components."""
+    """Return the package of a component's phase; without a phase, the phase package of the class or of a base."""
     phases = {f"agentrl_core.{package}" for package in PHASES.values()}
     homes = (base.__module__.rpartition(".")[0] for base in kind.__mro__)
     return f"agentrl_core.{PHASES[kind.phase]}" if kind.phase else next((home for home in homes if home in phases), "")
@@ -483,7 +483,7 @@ def _fit(value: object, hint: Any) -> tuple[object, bool]:
 
 
 def _fit_items(value: object, hints: tuple[Any, ...]) -> tuple[object, bool]:
-    """Return a tuple or list as a tuple, each item as its hint wants it; `(hint, ...)` is for any number of items."""
+    """Return a list or tuple as a tuple with items converted to `hints`, and whether all match; `...`: any length."""
     if not isinstance(value, (tuple, list)):
         return value, False
     if hints[-1] is ...:
@@ -499,7 +499,7 @@ def _plain(value: Any) -> Any:
 
 
 def _holds(hint: Any, value: Changing) -> bool:
-    """Return whether the type of an option is itself a changing value, such as a `Schedule`."""
+    """Return whether the type of an option allows the changing value itself, such as a `Schedule`."""
     return any(isinstance(part, type) and isinstance(value, part) for part in (hint, *typing.get_args(hint)))
 
 

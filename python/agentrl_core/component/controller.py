@@ -76,7 +76,7 @@ class Controller(Stateful, Changing, ABC):
         return functools.reduce(self.moved, measured or closed.steps[:1], state)
 
     def is_measured_by(self, metrics: Mapping[str, float]) -> bool:
-        """Return whether a step has its metrics: a critic's step, for example, has no divergence of the policy."""
+        """Return whether the metrics of a step include those that the controller reads."""
         return metrics.keys() >= set(self.reads)
 
     def now(self, iteration: int, states: Mapping[str, Any], place: str) -> float:  # noqa: ARG002 - it follows metrics
@@ -136,7 +136,7 @@ class Choice(Component, Changing):
         return self.of
 
     def changing(self, place: str = "") -> Iterator[tuple[str, Changing]]:
-        """Return the changing index, and the changing options inside the alternatives."""
+        """Yield the changing index, and the changing options inside the alternatives."""
         yield f"{place}.by", self.by
         for number, option in enumerate(self.of):
             if isinstance(option, Component):

@@ -21,7 +21,7 @@ RECOMPUTED = token("recomputed_logprob", model="policy")
 def check_columns(
     recipe: str, phases: Mapping[str, tuple[Component, ...]], batch: Batch | None, facts: Declared | None = None
 ) -> None:
-    """Refuse a recipe with a missing phase, or with a component that needs a column which no other makes.
+    """Refuse a recipe without a needed phase, or with a component that needs a column that nothing before it provides.
 
     Args:
         recipe: its name.
@@ -165,7 +165,7 @@ def require_made_columns(recipe: str, phase: str, link: Component, batch: Any) -
 
 
 def annotate_call(column: Column) -> str:
-    """Return the call with which a model computes a column; columns of steps and draws use a probe, but for norms."""
+    """Return the call with which a model computes a column; columns of steps and draws use a probe, except norms."""
     if column.model is None:
         return f"batch = arl.annotate(batch, {column.name!r}, model)"
     if column.name.endswith("gradient_norm"):
@@ -215,7 +215,7 @@ def require_batch(batch: object) -> None:
 
 
 def model_columns_of(links: Sequence[Component], old_logprob: str) -> tuple[Column, ...]:
-    """Return the columns of a recipe that models compute, including the old log-probs of fresh draws."""
+    """Return the columns of a recipe that models compute, with recomputed log-probs if they are the old ones."""
     columns = [column for link in links for column in link.needs if column.model]
     if "recomputed" in (old_logprob, *(getattr(link, "old_logprob", "") for link in links)):
         columns.append(RECOMPUTED)

@@ -136,7 +136,7 @@ class Rows:
 
     @functools.cached_property
     def valid(self) -> NDArray[np.bool_]:
-        """Rows whose draw votes and, if the batch has scores, has a score; tokens must also be trained."""
+        """Rows whose draw votes and, if the batch has scores, has a score; tokens must also be trainable."""
         if self.batch.has("score", "draw"):
             valid = np.isfinite(self.values("score"))
         else:
@@ -146,7 +146,7 @@ class Rows:
 
     @functools.cached_property
     def trained(self) -> NDArray[np.float64]:
-        """The number of trained tokens of each row."""
+        """The number of trainable tokens of each row."""
         tokens = Rows(self.batch, "token")
         return sum_rows(tokens.flags("trainable"), tokens.within(self.level), len(self))
 

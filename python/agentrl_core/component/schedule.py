@@ -150,7 +150,7 @@ class Schedule(Changing):
         return self.start * (self.end / self.start) ** part if self.kind == "exponential" else self.start
 
     def to_dict(self) -> dict[str, Any]:
-        """Return its fields, which `Schedule(**table)` reads back, without those that it does not use."""
+        """Return the fields as a table that `Schedule(**table)` reads back, without unused `stairs` and `then`."""
         table = {option.name: getattr(self, option.name) for option in fields(self)}
         if self.stairs == 1:
             del table["stairs"]

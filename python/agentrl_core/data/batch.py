@@ -234,7 +234,7 @@ class Batch:
         return Batch(self._core.with_columns(level, **arrays))
 
     def with_recipe(self, recipe: str, options: str | Mapping[str, Any]) -> Batch:
-        """Return the batch with a record of the recipe of its computed columns, which is saved with them."""
+        """Return the batch with a record of the recipe that computed its columns; the record is saved with them."""
         text = options if isinstance(options, str) else to_json(options, "options")
         return Batch(self._core.with_source(recipe, text))
 
@@ -378,7 +378,7 @@ class Batch:
         )
 
     def contexts(self) -> Contexts:
-        """Return the context before each action, and up to the end of each trajectory, in the order of draws.
+        """Return the contexts of the draws' actions: one of each draw, plus one for each rewrite of its history.
 
         Example:
             >>> import agentrl_core as arl
@@ -396,7 +396,7 @@ class Batch:
         return Contexts(tokens, *columns)
 
     def locate_tokens(self, tokens: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Return each action token's draw, its row at level `step`, and its position in the step's action.
+        """Return for each action token its draw, the row of its step at level `step`, and its position in the action.
 
         Args:
             tokens: indices at level `token`, such as `pack.token`, the first token of each prediction pair.

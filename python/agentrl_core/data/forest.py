@@ -129,7 +129,7 @@ class Forest:
 
     @property
     def iteration(self) -> int:
-        """The collected iteration."""
+        """Number of the iteration whose rollouts the forest collects."""
         return self._core.iteration
 
     def __len__(self) -> int:
@@ -826,7 +826,7 @@ class Forest:
         train_prefix: bool = True,
         episode: int | None = None,
     ) -> int | list[int]:
-        """Start a trajectory that shares a prefix with another one, and return its handle.
+        """Start one or `count` trajectories that share a prefix with another one, and return the handle or handles.
 
         The other one may be running, ended, pruned, rolled back or adopted: all its tokens still exist.
 

@@ -97,7 +97,7 @@ def columns_of(trajectories: object, tokens: Mapping[str, Lists], given: Mapping
 
 
 def without_known(handles: NDArray[np.int64], prompts: list[Any]) -> tuple[list[Any], NDArray[np.int64]]:
-    """Remove from contexts the previous context of their trajectory, if it is a prefix, and return its length.
+    """Return contexts without the previous context of their trajectory if that is a prefix, and the lengths removed.
 
     Python compares lists much faster than it copies them, so the context so far is kept in a list that only grows by
     new tokens.

@@ -331,7 +331,7 @@ class Store:
         self._core.refresh()
 
     def compact(self) -> int:
-        """Merge neighbouring files up to twice the largest of them, to 64 MB; return the reduction in files.
+        """Merge neighbouring files into files of at least twice the size, up to 64 MB; return the reduction in files.
 
         It can run in a separate thread beside `append`, `flush` and reads; a concurrent call returns 0. Tools that read
         a folder while files are exchanged get an error, never partial rows. Unreferenced blobs are removed. Ctrl-C
@@ -353,7 +353,7 @@ class Store:
         self._core.drop_before(iteration, rewrite=rewrite)
 
     def verify(self) -> list[dict[str, Any]]:
-        """Return all errors as rows with `folder`, `kind`, `id` and `message`; empty without errors.
+        """Check the store, and return all errors as rows with `folder`, `kind`, `id` and `message`; empty if sound.
 
         `kind` is `damage` (a file differs from what was written), `reference` (a row refers to a missing one), `length`
         (log-probs, entropies or mask have another length than the tokens), `value` (NaN, infinity, a mask that is

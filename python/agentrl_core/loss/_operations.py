@@ -1,4 +1,4 @@
-"""Operations of torch for `loss.fused` and `loss.linear_logprob`: their shapes, their gradients, their names.
+"""Custom torch operations of `loss.fused` and `loss.linear_logprob`, with their output shapes and gradients.
 
 A compiler sees each as one node, and its gradient as another.
 """
@@ -228,7 +228,7 @@ def _scaled(ctx: Any, by_loss: Tensor | None, *_: None) -> tuple[Any, ...]:
 
 
 def _times(gradient: Tensor, by_loss: Tensor) -> Tensor:
-    """Return a saved gradient times the loss's gradient; not copied if that is 1 and no later backward needs it."""
+    """Return a saved gradient times `by_loss`; the same tensor if `by_loss` is 1 and no later backward needs it."""
     # A compiler traces with its own tensors. On another device, reading the value would synchronise.
     known = type(gradient) is Tensor and by_loss.device.type == "cpu"
     if known and float(by_loss) == 1.0 and not _get_current_graph_task_keep_graph():
@@ -240,7 +240,7 @@ fused_loss.register_autograd(_scaled, setup_context=_keep_gradients)
 
 
 def known_loss(policy: Loss, more: tuple[str, ...] = ()) -> tuple[str, tuple[str, ...]]:
-    """Return the name by which `fused_loss` finds a loss, and the names of its metrics; the name describes it fully.
+    """Return the name by which `fused_loss` finds a loss, and the names of its metrics; equal names mean equal losses.
 
     Args:
         policy: the loss.

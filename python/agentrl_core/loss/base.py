@@ -87,7 +87,7 @@ class Part(Component):
         return self.own_unit() == "token"
 
     def own_by_advantage(self) -> bool:
-        """Whether draws whose advantages are all 0 add nothing to this part and do not affect its other draws."""
+        """Whether draws whose advantages are all 0 add nothing to this part and do not affect terms of other draws."""
         return UNITS.index(self.own_unit()) <= UNITS.index("trajectory")
 
     def own_needs(self) -> Iterable[Column]:
@@ -194,7 +194,7 @@ class Loss(Part, ABC):
 
     @property
     def of_steps(self) -> bool:
-        """Whether each step has a single row, at its first trained token; outputs there are read before the action."""
+        """Whether each step has one row, at its first trained token, with outputs of the state before the action."""
         return False
 
     @property
@@ -265,7 +265,7 @@ class WeightedLoss(Loss, ABC):
     constant: float | None = option(None, above=0)
 
     def check_options(self) -> None:
-        """Require a constant if `aggregate` divides by one, and refuse it otherwise."""
+        """Require `constant` if `aggregate` is `constant`, and refuse it for others but `sequence_mean_sum`."""
         if self.aggregate == "constant":
             self.require(self.constant is not None, "constant", "aggregate='constant' divides by it: give a number")
         elif self.aggregate != "sequence_mean_sum":
@@ -284,14 +284,14 @@ class WeightedLoss(Loss, ABC):
 
     @property
     def needs_entropy_gradient(self) -> bool:
-        """False unless a loss overrides it, because it has an entropy term."""
+        """False; a loss with an entropy term overrides it."""
         return False
 
 
 def metric_sums(
     tokens: Tokens, counted: Tensor | None = None, count: str = "tokens", **values: Tensor
 ) -> dict[str, Tensor]:
-    """Return the sum of each metric over some rows, detached, and the number of these rows.
+    """Return detached sums of metrics over some rows and the number of rows, in total and by the source of draws.
 
     If draws of several sources are trained together, the sums of each source are added: `ratio@replay`.
 

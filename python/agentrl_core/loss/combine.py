@@ -58,18 +58,18 @@ class Imitation(WeightedLoss):
     normalised: bool = False
 
     def check_options(self) -> None:
-        """Require tokens `expert` or `imitation` for `normalised`, since c must be a stream."""
+        """Require tokens `expert` or `imitation` for `normalised`, which divides by the mean of that stream."""
         super().check_options()
         streamed = self.tokens in ("expert", "imitation")
         self.require(streamed or not self.normalised, "normalised", "use tokens='expert' or tokens='imitation'")
 
     @property
     def normaliser(self) -> str | None:
-        """The stream of c if `normalised`, otherwise None."""
+        """The stream `expert` or `imitation`, whichever `tokens` names, if `normalised`; otherwise None."""
         return self.tokens if self.normalised else None
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Yield the columns to read: weights, the stream of c, and the reference log-probs if `kind` reads them."""
+        """Yield the columns to read: weights, those of `tokens`, and reference log-probs if `kind` reads them."""
         yield "weight_kl"
         if self.tokens in ("positive", "advantage"):
             yield "advantage_positive"
@@ -318,7 +318,7 @@ def function(
     aggregate: Denominator = "token_mean",
     constant: float | None = None,
 ) -> Callable[[LossFunction], Function]:
-    """Turn a function `(logprob, entropy, streams) -> [N] or scalar` into a loss, the sum of its result.
+    """Return a decorator that turns `(logprob, entropy, streams) -> [N] or scalar` into a loss, the sum of the result.
 
     All vectors are 0 at untrained tokens. Advantages and `weight_kl` include the loss weights.
 

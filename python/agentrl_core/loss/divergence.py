@@ -86,7 +86,7 @@ class Divergence(WeightedLoss):
             yield "old_logprob"
 
     def own_reads_outputs(self) -> Iterable[str]:
-        """The policy's log-probs of the teacher's tokens, or the divergence over the vocabulary."""
+        """The policy's log-probs of the teacher's tokens, the divergence over the vocabulary, or none for `sampled`."""
         if self.support == "top":
             yield "top_logprobs:teacher_top_ids"
         elif self.support == "vocabulary":

@@ -64,7 +64,7 @@ class ListMatch(GroupLoss):
     reduce: Literal["sum", "mean"] = "sum"
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Return the columns to read: those of every group loss, and the log-probs of q."""
+        """Return the columns to read: those of every group loss, and the log-probs of `reference`."""
         return (*self.reads, REFERENCE if self.reference == "reference" else "old_logprob")
 
     @property

@@ -57,7 +57,7 @@ class InBounds(Mask):
     ring_high: float = option(3.0, above=1)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """Return 1 if the ratio is within the bounds, otherwise 0, for positive and for negative advantages."""
+        """Return 1 if `kind` keeps a token with this ratio, otherwise 0, for positive and for negative advantages."""
         ratio = log_ratio.detach().exp()
         low, high = ratio >= bounds.lower, ratio <= bounds.upper
         if self.kind == "one_sided":

@@ -70,7 +70,7 @@ class Preference(PairLoss):
     smoothing: float = option(0.0, at_least=0, below=0.5)
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Yield the columns to read: those of every pair loss, and the log-probs that q mixes."""
+        """Yield the columns to read: those of every pair loss, and the reference and old log-probs that are mixed."""
         yield from self.reads
         if self.reference_share > 0.0:
             yield REFERENCE

@@ -67,7 +67,7 @@ class Regression(WeightedLoss):
         self.require(self.next_value == 0.0 or self.level == "token", "next_value", "use it with level='token'")
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Yield the columns to read: advantages, weights, log-probs of q, segment ids, and those for `next_value`."""
+        """Yield the columns to read: advantages, weights, log-probs, segment ids, and those for `next_value`."""
         yield from (*ADVANTAGES, "weight_kl", REFERENCE if self.reference == "reference" else "old_logprob")
         if self.level != "token":
             yield self.level

@@ -89,7 +89,7 @@ class KL(Part):
         return estimate
 
     def estimate(self, tokens: Tokens, away: Tensor) -> Tensor:
-        """Return the divergence estimate of each token from its x, `[N]`, with gradient, without bounds and masks."""
+        """Return the divergence estimate of each token from log-ratio `away`, with gradient, not bounded or masked."""
         if self.kind == "k1":
             return -away
         if self.kind == "k2":

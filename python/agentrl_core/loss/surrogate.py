@@ -146,7 +146,7 @@ class ClipRange(Part, ABC):
 
 @dataclass(frozen=True)
 class Clip(ClipRange):
-    """Clip range of the ratio r, the same for every token: beyond it, the objective gains nothing.
+    """Clip range of the ratio around a centre, by default 1: beyond the range, the objective gains nothing.
 
     Args:
         low: for negative advantages, above 0: the lower bound, by `scale`. With `linear` it is at most 1 (1: no lower
@@ -196,7 +196,7 @@ class Clip(ClipRange):
         self.require(moves, "center_at_most", "the centre is 1: choose center='proximal' or 'interpolated', or None")
 
     def own_reads(self) -> Iterable[str | Column]:
-        """Return the columns to read if the centre depends on them: old and proximal log-probs, or policy versions."""
+        """Return the columns of a centre other than 1: old log-probs, and proximal log-probs or policy versions."""
         if self.center == "one":
             return ()
         if self.center == "interpolated":

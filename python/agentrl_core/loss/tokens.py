@@ -284,7 +284,7 @@ class Segments:
         return torch.empty_like(smallest).scatter(0, order, smallest)
 
     def rest_cross_entropy(self, values: Tensor, target: Tensor) -> Tensor:
-        """Return for each row the cross-entropy of two softmaxes, of values to targets, over it and lower-ranked rows.
+        """Return each row's cross-entropy of two softmaxes, of values to targets, over the row and those ranked below.
 
         The counted rows of a segment are ranked by target; among equal targets the first row ranks higher. Targets have
         no gradient.

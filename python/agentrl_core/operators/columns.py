@@ -265,7 +265,7 @@ def _dense(values: object, name: str) -> NDArray[np.uint32]:
 
 
 def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> NDArray[Any]:
-    """Convert a column of any of the kinds above to a NumPy array.
+    """Convert a column of NumPy, Arrow, Polars, torch or a list to a NumPy array.
 
     Raises:
         InvalidInputError: it cannot be converted, or has another number of dimensions.

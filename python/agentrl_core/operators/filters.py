@@ -104,7 +104,7 @@ def top_groups(
 def round_rows(
     keep: object, multiple: int, *, scores: object | None = None, up: bool = False, valid: object | None = None
 ) -> NDArray[np.bool_]:
-    """Change a mask so that the number of kept rows is a multiple (of the ranks, of a minibatch).
+    """Change a mask so that the number of kept rows is divisible by `multiple`, such as the number of ranks.
 
     Args:
         keep: n booleans.

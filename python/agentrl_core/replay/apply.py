@@ -37,7 +37,7 @@ class ReplayPhase:
     iteration: int
 
     def inject(self, batch: Batch, score: Callable[[Batch], Batch], before: int, held: int) -> Batch:
-        """Inject stored trajectories into the groups of a round, and score it again.
+        """Return the batch of a round with stored trajectories injected into its groups, scored again if any were.
 
         Args:
             batch: the round.
@@ -59,7 +59,7 @@ class ReplayPhase:
         return batch
 
     def mix(self, batch: Batch, score: Callable[[Batch], Batch]) -> Batch:
-        """Mix stored trajectories into the batch of admitted groups, and score it again."""
+        """Return the batch of admitted groups with stored trajectories mixed in, scored again if any were."""
         for place, (replay, state) in enumerate(self.chain):
             key = _core.rng.structural_seed(self.seed, self.iteration, _MIX, place)
             draws = replay.mix(state, batch, key)
@@ -84,7 +84,7 @@ def _moved(draws: Draws, rows: NDArray[np.int64], groups: int) -> Draws:
 
 
 def _new_groups(draws: Draws) -> int:
-    """Return the number of new groups that draws form: the largest number of one, plus 1."""
+    """Return the number of new groups that draws form: the largest group number plus 1, or 0."""
     new = draws.new_group[draws.votes_in == Draws.NEW_GROUP]
     return int(new.max()) + 1 if len(new) else 0
 

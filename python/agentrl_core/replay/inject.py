@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GroupFailed(Component):
-    """Rule for failed groups: all given conditions hold.
+    """Rule by which a group counts as failed: all given conditions on its values hold.
 
     Args:
         column: a draw column; draws without a value are ignored.
@@ -132,7 +132,7 @@ class Inject(Replay):
         )
 
     def _members(self, group: Batch, key: int) -> NDArray[np.int64]:
-        """Return members in the order of replacement."""
+        """Return the row numbers of a group's draws in the order in which stored draws replace them."""
         count = group.num_draws
         if self.replaces == "random":
             order = _core.replay.race(np.arange(count, dtype=np.int64), key=_core.rng.structural_seed(key, 1))

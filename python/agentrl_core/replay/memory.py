@@ -120,7 +120,7 @@ class Memory(Stateful):
         return remembered_rows.take(fits)
 
     def draw(self, kept: MemoryRows, count: int, key: int) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
-        """Sample `count` trajectories or whole groups and return their rows, with probabilities if drawn uniformly.
+        """Draw up to `count` trajectories or groups by `order`; return rows, and probabilities if that is `uniform`.
 
         No row is drawn twice; if there are fewer, all are drawn. Rows are in the order of drawing.
         """
@@ -143,7 +143,7 @@ class Memory(Stateful):
         return keys.dense(ids).astype(np.int64)
 
     def _ranks(self, kept: MemoryRows, key: int) -> NDArray[np.float64]:
-        """Return ranks of rows; the smallest is drawn first."""
+        """Return a number for each row by `order`; the row with the smallest number is drawn first."""
         ids = kept.trajectory_id if self.unit == "trajectory" else kept.group_id
         match self.order:
             case "oldest":
@@ -163,7 +163,7 @@ class Memory(Stateful):
         return np.asarray(np.log(arrivals) - self.exponent * np.log(weights))
 
     def _finished_rows(self, closed: IterationRecord) -> MemoryRows:
-        """Return the rows to add: finished trajectories that match `where`."""
+        """Return the rows to add: finished trajectories that match `where` or have a score, or the groups of these."""
         new = np.flatnonzero(np.asarray(closed.finished.column("source", "draw")) == _FRESH)
         ended = closed.finished.select_draws(new)
         fresh = MemoryRows.of(ended, closed.iteration, self.kept_columns)
@@ -207,7 +207,7 @@ class Memory(Stateful):
         )
 
     def _newest(self, kept: MemoryRows, within: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
-        """Return the rows of the `count` newest trajectories or groups of each part."""
+        """Mark the rows of the `count` newest trajectories or groups for each value of `within`."""
         if not len(kept):
             return np.zeros(0, np.bool_)
         units = self.units(kept)

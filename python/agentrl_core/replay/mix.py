@@ -77,7 +77,7 @@ class Mix(Replay):
         return {"memory": self.memory.next(state["memory"], closed)}
 
     def mix(self, state: State, batch: Batch, key: int) -> Draws | None:
-        """Return the draws that join the batch."""
+        """Return the draws that join the batch; None: no draws."""
         groups = self.memory.unit == "group"
         group_ids = np.asarray(batch.column("group_id", "draw"))
         size = len(np.unique(group_ids)) if groups else len(group_ids)
@@ -154,7 +154,7 @@ def _iteration(batch: Batch) -> int:
 
 
 def _groups_of(batch: Batch, tasks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the first group of the batch with each task."""
+    """Return the first group of the batch for each of the given task hashes."""
     known, first = np.unique(task_hashes(batch), return_index=True)
     groups: NDArray[np.int64] = np.asarray(batch.column("group_id", "draw"))[first[np.searchsorted(known, tasks)]]
     return groups

@@ -110,7 +110,7 @@ class Pairs(Replay):
         return {}
 
     def mix(self, state: State, batch: Batch, key: int) -> Draws | None:  # noqa: ARG002 - scores alone decide
-        """Return the draws of all pairs."""
+        """Return the draws of all pairs; None if there is no pair."""
         scores = np.asarray(batch.column(self.column, "draw"), np.float64)
         lengths = None
         if self.matching == "nearest":

@@ -65,7 +65,7 @@ class SumTree:
         self._core.remove(columns.integers(rows, "rows"))
 
     def sample(self, count: int, key: int, *, stratified: bool = True) -> NDArray[np.int64]:
-        """Sample rows with replacement; the result depends on `key` alone.
+        """Sample `count` rows with replacement, with random numbers that depend on `key` alone.
 
         Args:
             count: number of rows.

@@ -96,7 +96,7 @@ class TextLibrary(Replay):
         query: str = "",
         key: int = 0,
     ) -> list[TextEntry]:
-        """Return the first entries of the library in an order.
+        """Return the first `count` entries of the library by `order`.
 
         Args:
             state: state of the library; None: empty.
@@ -203,6 +203,6 @@ def _parsed(text: str) -> Any:
 
 
 def _in_common(query: str, text: str) -> float:
-    """Return the number of common words of two texts over the number of words of both."""
+    """Return the number of words that two texts have in common over the number of distinct words of both together."""
     first, second = ({word.lower() for word in _WORD.findall(part)} for part in (query, text))
     return len(first & second) / max(len(first | second), 1)

@@ -20,6 +20,6 @@ IDENTITY: tuple[Column, ...] = (draw("iteration"), draw("trajectory_id"))
 
 
 def identities(batch: Batch) -> NDArray[np.int64]:
-    """Return a number for each draw that is unique in the run and independent of its position in the batch."""
+    """Number each draw by its iteration and trajectory; draws of one trajectory in an iteration share the number."""
     iterations, trajectories = (batch.column(name, "draw").astype(np.int64) for _, name in IDENTITY)
     return (iterations << 32) ^ trajectories

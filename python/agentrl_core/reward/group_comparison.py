@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WinRate(BatchComponent):
-    """Score a draw by its mean win probability against compared draws of its group.
+    """Score a draw by its mean win probability against the draws of its group with which it was compared.
 
     The draw columns `preference.0`, `preference.1`, ... hold P[this draw beats the group's draw number 0, 1, ...], NaN
     if they were not compared. One direction is enough; of two the mean counts. A draw without comparisons scores 0.5.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AnswerAgreement(BatchComponent):
-    """Score an answer by how many answers of its group agree with it, if no ground truth is known.
+    """Score an answer without ground truth: its share of the votes of its group, or 1 if it is the majority answer.
 
     score = share of the group's votes for the answer's cluster, or 1 if that cluster has the most votes. The column
     `answer_cluster` has equal numbers for equivalent answers. A draw whose `answer_parsed` is 0 has no answer: it

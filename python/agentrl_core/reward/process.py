@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ImplicitProcess(BatchComponent):
-    """Reward tokens or steps implicitly by a model: process_reward = beta * (log p_model - log p_reference).
+    """Reward tokens or steps by a log-ratio of two models: process_reward = beta * (log p_model - log p_reference).
 
     Two node_token columns hold the log-probs (`annotate(batch, name, model)`); the reference is frozen (PRIME) or a
     snapshot of the policy (iStar). With a teacher as the model and the policy that sampled as the reference, the reward

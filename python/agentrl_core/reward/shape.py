@@ -63,7 +63,7 @@ class CombineReward(BatchComponent):
         self.require(self.at_most is None or self.kind == "add", "at_most", 'choose kind="add", or give None')
 
     def own_needs(self) -> Iterable[Column]:
-        """Input columns: the score, and `success` if `only` needs it."""
+        """Input columns besides `column`: the score, and `success` if `only` needs it."""
         yield SCORES[self.level]
         if self.only != "all":
             yield Column(self.level, "success")
@@ -92,7 +92,7 @@ class CombineReward(BatchComponent):
 
 @dataclass(frozen=True)
 class LengthPenalty(BatchComponent):
-    """Penalise length: score - coefficient * min(max(L - free, 0) / (full_at - free), at_most).
+    """Penalise length L: score - coefficient * min(max(L - free, 0) / (full_at - free), at_most).
 
     The penalty is 0 up to `free` tokens and linear beyond. Sources: DAPO's soft overlong punishment arXiv:2503.14476
     (`free` the longest minus the buffer, `full_at` the longest, `at_most=1.0`); MARS arXiv:2510.15414 (`level="step",

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TurnEndReward(BatchComponent):
-    """Place the reward of a turn on its last trained token, for estimators on tokens.
+    """Place the reward of a turn on its last trainable token, for estimators on tokens.
 
-    turn_reward = x at the last trained token of a step, 0 at other tokens and if x is unknown. Use it with
+    turn_reward = x at the last trainable token of a step, 0 at other tokens and if x is unknown. Use it with
     `advantage.Gae(column="turn_reward", outcome="")`. Sources: SPA-RL arXiv:2505.20732, A Practitioner's Guide to
     Multi-turn Agentic Reinforcement Learning arXiv:2510.01132.
 

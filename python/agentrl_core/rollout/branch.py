@@ -131,7 +131,7 @@ class Branch:
 
     @property
     def can_act(self) -> bool:
-        """Whether the branch may act: it has not ended and, with several agents, it is its agent's turn."""
+        """Whether the branch may act: it has not ended and, with several agents, its agent moves next."""
         if self.over or not isinstance(self.episode, AgentView):
             return not self.over
         return self.agent in self.episode.match.turn_of
@@ -294,7 +294,7 @@ class Branch:
             return False
 
     async def submit(self) -> Turn:
-        """Submit the open action to the environment; the environment's answer is the next context.
+        """Submit the open action to the environment, and put the answer into the context of the next action.
 
         Raises:
             InvalidInputError: no action is open.
@@ -374,7 +374,7 @@ class Branch:
         self._end("finished")
 
     def stop(self, reason: str, *, status: Literal["pruned", "truncated", "aborted"] = "pruned") -> None:
-        """Stop the branch, even while it is awaited. It is drawn if `truncated`, otherwise stored with the reason."""
+        """Stop the branch, even while it is awaited. With status `truncated` it is drawn, otherwise only stored."""
         if self.over:
             return
         for name in self._waiting:
@@ -562,7 +562,7 @@ class Branch:
             await submit_prefix(self._prefix, self)
 
     def _engine_facts(self, level: str | None = None) -> dict[str, float] | None:
-        """Return the engine's facts of the open action, if the program declares them (at a level)."""
+        """Return the fact `PRECISION` of the open action if it is known and declared (at `level`), otherwise None."""
         if PRECISION not in self.record.levels:
             return None
         return self.record.precision(self._runtime.precision(self.agent), self.path.open, level)

@@ -59,7 +59,7 @@ def fork(
 def _fork_peers(
     branch: Any, match: SharedEpisode, child: Any, acted: int, facts: Mapping[str, Any], *, train_prefix: bool
 ) -> None:
-    """Fork the peers of a branch too, in their state after n joint moves."""
+    """Fork the peers of a branch too, in their state after `acted` joint moves."""
     for peer in branch.episode.match.branches:
         if peer.over and peer is not branch and not match.is_active(peer.agent):
             continue
@@ -72,7 +72,7 @@ def _fork_peers(
 
 
 def _fork_peer(branch: Any, acted: int, first: Any, *, train_prefix: bool) -> Any:
-    """Fork at joint move n, and replay the agent's observations; its episode is that of `first`."""
+    """Fork a peer's branch after `acted` joint moves, in the episode of `first`, with the observations it got since."""
     turns = sum(each is not None and each <= acted for each in branch.path.acted[1:])
     place = branch.path.closing(turns)
     tokens = 0 if place is None else place.tokens
@@ -214,7 +214,7 @@ def truncate(branch: Any, reason: str) -> None:
 
 
 def _child(branch: Any, path: TokenPath, tokens: int, ordinal: int, episode: RunningEpisode) -> Any:
-    """Create a branch derived from another one after n tokens."""
+    """Create a branch derived from another one after `tokens` tokens."""
     return type(branch)(
         branch._runtime,
         branch.group,
@@ -245,7 +245,7 @@ def _acted_before(branch: Any, place: Position) -> int:
 
 
 def _next_ordinal(branch: Any, tokens: int) -> int:
-    """Return the number of the next fork of a branch after n tokens."""
+    """Return the number of the next fork of a branch after `tokens` tokens."""
     ordinal: int = branch._forks.get(tokens, -1) + 1
     branch._forks[tokens] = ordinal
     return ordinal
@@ -271,7 +271,7 @@ def _begin_at(branch: Any, place: Position) -> Position | None:
 
 
 def _take_turns(branch: Any, other: Any, first: int, shift: int) -> None:
-    """Append turns of another branch, shifted by an offset in tokens, and end like it."""
+    """Append the turns of another branch from number `first` on, shifted by `shift` tokens, and end like it."""
     for turn in other.turns[first:]:
         number = len(branch.turns)
         begin = replace(branch.path.position(turn.begin.tokens + shift, number), follows_tool=turn.begin.follows_tool)

@@ -102,21 +102,21 @@ class BranchRecord:
         return copy
 
     def first_turns(self, turns: int) -> BranchRecord:
-        """Return the record of a fork after n turns: the program's facts, and the outcomes of these turns."""
+        """Return the record of a fork after `turns` turns: the program's facts, and the outcomes of these turns."""
         record = BranchRecord(self.levels, dict(self.initial_facts))
         for outcome in self.outcomes[:turns]:
             record.add(outcome)
         return record
 
     def append_turns(self, other: BranchRecord, turns: int) -> None:
-        """Append the outcomes of another record after its first n turns."""
+        """Append the outcomes of another record from its turn number `turns` on."""
         self.reward += other.reward - _paid(other.outcomes[:turns])
         self.success = other.success
         self.facts |= other.facts
         self.outcomes += other.outcomes[turns:]
 
     def ended(self, status: str, reason: str | None) -> dict[str, Any]:
-        """Return the data for the forest: rewards and facts of drawn trajectories, notes of all."""
+        """Return arguments of `Forest.finish`: reward, success and facts of a drawn trajectory, notes of every one."""
         info = self._notes()
         if reason is not None:
             info = _with_entry(info, status, reason)
@@ -125,7 +125,7 @@ class BranchRecord:
         return {"reward": self.reward, "success": bool(self.success), "info": info, "facts": self.facts or None}
 
     def _of(self, level: str, outcome: StepResult) -> dict[str, Any]:
-        """Return the facts of a level, by name."""
+        """Return the facts of an outcome that are declared at a level, by name."""
         return {name: value for name, value in (outcome.facts or {}).items() if self.levels.get(name) == level}
 
     def _notes(self) -> dict[str, object] | None:
@@ -138,7 +138,7 @@ class BranchRecord:
 
 
 def _with_entry(info: Mapping[str, object] | None, name: str, value: object) -> dict[str, object]:
-    """Add an entry of this package to notes; if the notes use its name already, they move to the entry `info`."""
+    """Add an entry of this package to notes; if they have that name or `info`, all of them move to the entry `info`."""
     if info is not None and (name in info or "info" in info):
         return {name: value, "info": dict(info)}
     return {**(info or {}), name: value}

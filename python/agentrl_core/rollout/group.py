@@ -262,14 +262,14 @@ class Group:
         return turns
 
     async def advance(self, branches: Sequence[Branch], *, tokens: int | None = None) -> list[Segment | None]:
-        """Generate a number of tokens of each branch concurrently, and leave the actions open."""
+        """Generate at most `tokens` tokens of each branch concurrently, and leave the actions open."""
         self._decides()
         segments = await gather_or_cancel([branch.generate(max_tokens=tokens) for branch in branches])
         self._rounds += 1
         return segments
 
     async def run(self, branches: Sequence[Branch], program: BranchProgram | None = None) -> list[Branch]:
-        """Run each branch to its end by `Rollout.branch` or by `program`, concurrently, and return them.
+        """Run each branch to its end by `Rollout.branch` or by `program`, concurrently, and return the branches.
 
         A branch that has not ended when its program returns is finished with its rewards so far.
         """
@@ -287,7 +287,7 @@ class Group:
         *,
         order: Literal["given", "arrival"] = "given",
     ) -> AsyncIterator[Branch]:
-        """Yield each branch when it ends, while the others continue.
+        """Yield each branch after it has ended, in the given order or that of arrival, while the others continue.
 
         Args:
             branches: the branches.
@@ -550,7 +550,7 @@ class Group:
         return number
 
     def _deliver(self, of: Branch | None = None) -> None:
-        """Add branches that programs of branches forked, in the order of their keys."""
+        """Add to the group the branches that were forked by the programs of branches, sorted by key."""
         if not self._late:
             return
         forked = sorted(branch for branch in self._late if of is None or branch.key[: len(of.key)] == of.key)

@@ -38,7 +38,7 @@ class Library(Protocol):
 
 
 class EmptyLibrary:
-    """The library of a run without a store."""
+    """The library without trajectories: of a run without a store, or of an evaluation."""
 
     folder = ""
 

@@ -92,7 +92,7 @@ class SharedEpisode:
         return SharedEpisode(self.episode.copy(acted), name)
 
     def close(self) -> None:
-        """Count an ended branch; the episode is closed with the last one."""
+        """Close the episode if all its branches have ended."""
         if all(branch.over for branch in self.branches):
             self.episode.close()
 
@@ -244,12 +244,12 @@ class AgentView:
         return AgentView(self.match.copy(turns, f"{self.agent} alone"), self.agent)
 
     def close(self) -> None:
-        """Close this agent's part of the episode."""
+        """Close the episode if all its branches have ended."""
         self.match.close()
 
 
 def join_episode(branch: Any, match: SharedEpisode | None = None) -> SharedEpisode:
-    """Add a branch to a multi-agent episode, by default a new one made of the branch's episode, and return it."""
+    """Return a branch's multi-agent episode; a branch that is in none joins `match`, by default a new one."""
     if not isinstance(branch.episode, AgentView):
         match = SharedEpisode(branch.episode, branch.name) if match is None else match
         match.branches.append(branch)

@@ -42,7 +42,7 @@ class Cohort(Sequence[Group]):
         return iter(self._groups)
 
     async def run(self) -> None:
-        """Run `Rollout.group` on each group, concurrently within the limit; an error fails only its group."""
+        """Run `Rollout.group` on each group, concurrently within the limit; most errors fail only their group."""
         await self._runtime.run_groups(self._groups, lambda group: group.program.group(group))
 
     async def run_each(self, program: Callable[[Group], Awaitable[Any]], groups: Sequence[Group] | None = None) -> None:
@@ -139,7 +139,7 @@ class Independent(Rollout):
     replacements: int = option(0, at_least=0)
 
     async def group(self, group: Group) -> None:
-        """Run all members concurrently, then replacements of failed ones."""
+        """Run all members concurrently, then up to `replacements` new members for failed ones."""
         remaining = self.replacements
         branches = await group.run(group.start_many(group.size))
         while remaining and (count := min(remaining, sum(branch.status == "failed" for branch in branches))):

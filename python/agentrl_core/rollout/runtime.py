@@ -44,7 +44,7 @@ class RunningEpisode(Protocol):
 
     @property
     def contexts(self) -> Sequence[Context]:
-        """Contexts of the first observation, and of other conversations."""
+        """One Context for each conversation that is open after the reset; the first one belongs to `observation`."""
         ...
 
     @property
@@ -90,7 +90,7 @@ class RunningEpisode(Protocol):
         ...
 
     def copy(self, turns: int) -> RunningEpisode:
-        """Return a copy of the episode after the first n actions."""
+        """Return a copy of the episode after the first `turns` actions."""
         ...
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class Runtime(Protocol):
         ...
 
     def policy(self, agent: str) -> int:
-        """Return the number of an agent's policy."""
+        """Return the number of an agent's policy: that of its own engine; without one, 0, that of the first engine."""
         ...
 
     def precision(self, agent: str) -> int | None:
@@ -163,7 +163,7 @@ class Runtime(Protocol):
         ...
 
     def seed_of(self, *parts: object, began: int | None = None) -> int:
-        """Return 63 random bits from the run's seed, the parts, and the iteration in which a group started."""
+        """Return 63 random bits from the run's seed, the parts, and the iteration: in training `began`, if given."""
         ...
 
     @property
@@ -208,7 +208,7 @@ class Runtime(Protocol):
         ...
 
     async def run_groups(self, groups: Sequence[Any], program: Callable[[Any], Awaitable[Any]]) -> None:
-        """Run a program on each group, concurrently within the limit; an error fails only its group."""
+        """Run a program on each group, concurrently within the limit; most errors fail only their group."""
         ...
 
     @property

@@ -197,7 +197,7 @@ class SearchTree:
         return self._core.solution()
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Return pairs of preferred and rejected turns.
+        """Return pairs of turns: one of the solution, and one from the same state that ended the episode unsolved.
 
         Preferred turns are those of the `solution`; rejected ones were tried in the same state and ended the episode
         unsolved.

@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 async def gather_or_cancel(coroutines: Sequence[Coroutine[Any, Any, Value]]) -> list[Value]:
-    """Run coroutines concurrently; if one raises, cancel the others first."""
+    """Run coroutines concurrently and return their results; if one raises, cancel the others before raising."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return list(await asyncio.gather(*tasks))

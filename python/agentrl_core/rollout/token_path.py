@@ -513,7 +513,7 @@ class TokenPath:
         self.acted = list(other.acted)
 
     def append_suffix(self, suffix: TokenPath, start: Position, group: int) -> None:
-        """Append the part of another path after a position; earlier turns of this path have no episode then."""
+        """Append the suffix of another path; the episode cannot be replayed to turns before the suffix then."""
         tip = self.tip(group)
         ends = [end for _, end in suffix._nodes if end > start.tokens]
         copies = self._forest.tree(group).path(tip)[-len(ends) :].tolist()

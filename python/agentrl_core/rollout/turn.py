@@ -97,7 +97,7 @@ def uniform(seed: int, column: int = 0) -> float:
 
 
 def dereference(reference: ReferenceType[Value], what: str) -> Value:
-    """Return the owner of a weak reference.
+    """Return the object of a weak reference, or raise an error that names `what` if it is gone.
 
     Args:
         reference: weak reference to the owner. A strong one would be a cycle, which keeps all sampled data in memory

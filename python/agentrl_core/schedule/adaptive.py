@@ -13,7 +13,7 @@ from agentrl_core.component.controller import Controller
 
 @dataclass(frozen=True)
 class Adaptive(Controller, ABC):
-    """Base class of coefficients that grow while a metric is above its target and shrink while it is below.
+    """Base class of coefficients that change while a metric is away from its target, within bounds.
 
     Args:
         metric: name of the metric.
@@ -81,7 +81,7 @@ class AdaptiveKL(Adaptive):
     limit: float = option(0.2, above=0)
 
     def move(self, state: State, *metrics: float) -> State:
-        """Move the coefficient one step towards the target."""
+        """Multiply the coefficient by 1 + gain * the clipped relative error."""
         error = min(max(metrics[0] / self.target - 1.0, -self.limit), self.limit)
         return {"value": self._held(state["value"] * (1.0 + self.gain * error))}
 
@@ -121,7 +121,7 @@ class LogStep(Adaptive):
         return {"value": self.start, "average": None}
 
     def move(self, state: State, *metrics: float) -> State:
-        """Move the coefficient one step towards the target."""
+        """Multiply the coefficient by exp(clipped rate * relative error of the average), or by 1 in the dead zone."""
         before = metrics[0] if state["average"] is None else state["average"]
         average = self.momentum * before + (1.0 - self.momentum) * metrics[0]
         error = average / self.target - 1.0

@@ -89,7 +89,7 @@ class Hook(Component, ABC):
 
 @dataclass(frozen=True)
 class SyncModel(Hook):
-    """Move a model towards another one: to <- (1 - mix) to + mix of, parameters and buffers, in place.
+    """Move a model towards another one in place: target <- (1 - mix) target + mix source, parameters and buffers.
 
     With `mix=1` it copies. `source` and `target` are names of models that `recipe.updates` and `recipe.run_hooks`
     receive; `begin` is `target` at the start of the iteration. Uses:
@@ -127,7 +127,7 @@ class SyncModel(Hook):
     own_steps: bool = False
 
     def check_options(self) -> None:
-        """Require two different models, no `once` or `when` with `corrected`, and unit `steps` with `own_steps`."""
+        """Check the two models, and that `corrected` and `own_steps` fit the other options."""
         self.require(self.source != self.target, "target", f"name another model than source={self.source!r}")
         self.require(
             self.target != BEGIN, "target", "it is a copy that no hook changes: name a model, such as 'reference'"
@@ -242,7 +242,7 @@ class LimitStaleness(Hook):
 
 @dataclass(frozen=True)
 class SkipStep(Hook):
-    """Skip the optimizer step in `update.step` and clear its gradients, if its metrics show a problem.
+    """Skip the optimizer step in `update.step` and clear its gradients, if the conditions of the hook hold.
 
     Args:
         model: name of the model whose steps are skipped.

@@ -38,7 +38,7 @@ class Admission(Component, ABC):
         return "score"
 
     def becomes(self, tried: int) -> Rejected:  # noqa: ARG002 - by default another task
-        """Return the replacement of a rejected group, by how often its task was already retried."""
+        """Return what replaces a rejected group (`Rejected`), by how often its task was already retried."""
         return "replace"
 
     def __call__(self, scores: NDArray[np.floating], groups: NDArray[np.uint32]) -> NDArray[np.bool_]:
@@ -139,7 +139,7 @@ class DynamicSampling(Admission):
         return self.column
 
     def becomes(self, tried: int) -> Rejected:
-        """Return the replacement of a rejected group, by how often its task was already retried."""
+        """Return what replaces a rejected group (`Rejected`), by how often its task was already retried."""
         return self.rejected if tried < self.tries else "replace"
 
     def members(self, scores: NDArray[np.floating], groups: NDArray[np.uint32]) -> NDArray[np.bool_]:

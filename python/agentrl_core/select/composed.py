@@ -127,7 +127,7 @@ class ComposedSelector(Selector):
     def _chosen(
         self, pool: Pool, state: State, wanted: SelectionRequest, count: int, taken: NDArray[np.int64], key: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
-        """Choose rows that were not taken, and return their probabilities."""
+        """Choose `count` rows of the pool that were not taken, and return their probabilities if known."""
         out = state["rows"][: len(state["pool"]["out"])][state["pool"]["out"]] if self.pool is not None else taken[:0]
         excluded = np.unique(np.concatenate([taken, out]))
         parts = self._parts(pool, state)
@@ -149,7 +149,7 @@ class ComposedSelector(Selector):
         return np.concatenate(chosen_rows), None
 
     def _parts(self, pool: Pool, state: State) -> list[tuple[NDArray[np.bool_], float]] | None:
-        """Return masks of the pool and their shares: every stage combined with every quota."""
+        """Return masks of the pool with shares: each open part of the curriculum, split by domain; None: no parts."""
         parts = None if self.stage is None else list(self.stage.parts(state["stage"], pool))
         if self.quota is None:
             return parts
@@ -170,7 +170,7 @@ class ComposedSelector(Selector):
         excluded: NDArray[np.int64],
         key: int,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64] | None]:
-        """Choose `count` rows of a mask, or all if there are fewer."""
+        """Choose up to `count` rows of a mask that are not excluded, and return their probabilities if known."""
         allowed = None
         if mask is not None:
             allowed = np.flatnonzero(mask)
@@ -203,7 +203,7 @@ class ComposedSelector(Selector):
         return self.track.posterior_draw(state["track"], candidates, _core.rng.structural_seed(key, _POSTERIOR))
 
     def _pieces(self, pool: Pool, state: State, rows: NDArray[np.int64], iteration: int) -> Iterator[Candidates]:
-        """Yield some tasks of the pool, a limited number at a time."""
+        """Yield the candidates of some rows of the pool, a limited number at a time."""
         pieces = [rows[begin : begin + _PIECE] for begin in range(0, len(rows), _PIECE)]
         if len(pieces) < 2:
             yield self._candidates(pool, state, rows, iteration)

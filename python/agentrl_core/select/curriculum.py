@@ -62,7 +62,7 @@ class Curriculum(Component):
     earlier: float | None = option(None, at_least=0, at_most=1)
 
     def check_options(self) -> None:
-        """Require ascending bounds of buckets, or names of domains."""
+        """Require ascending bounds of buckets or names of domains, and a condition that ends a stage."""
         if self.by == "domain":
             self.require(
                 not self._bounds,
@@ -106,7 +106,7 @@ class Curriculum(Component):
         return {"stage": 0, "begun": 0, "rate": None}
 
     def parts(self, state: State, pool: Pool) -> Parts:
-        """Return the open tasks, and their shares."""
+        """Return masks of the open tasks with their shares: all open buckets, or the newest and the earlier ones."""
         buckets, stage = self.of(pool), state["stage"]
         if self.earlier is None or stage == 0:
             return [((buckets >= 0) & (buckets <= stage), 1.0)]
@@ -165,7 +165,7 @@ class Quota(Component):
     smoothing: float = option(0.9, at_least=0, below=1)
 
     def check_options(self) -> None:
-        """Require that the targets are shares."""
+        """Require that the targets are at least 0, and not all 0."""
         shares = dict(self.targets).values()
         self.require(
             all(share >= 0 for share in shares) and (not shares or sum(shares) > 0),
@@ -194,12 +194,12 @@ class Quota(Component):
         return np.asarray(weights / weights.sum())
 
     def parts(self, state: State, pool: Pool) -> Parts:
-        """Return the domains and their shares."""
+        """Return a mask of the tasks of each domain, with the domain's share."""
         codes, shares = pool.column("domain"), self.shares(state, pool.domains)
         return [(codes == code, float(share)) for code, share in enumerate(shares) if share > 0]
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """Return the realised shares after an iteration."""
+        """Return the realised shares after an iteration, averaged over iterations."""
         if closed.pool is None or closed.selection is None or not closed.batch.num_draws:
             return state
         ids = dict(zip(closed.pool.ids(closed.selection.rows), closed.selection.rows.tolist(), strict=True))

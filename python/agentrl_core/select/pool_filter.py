@@ -56,7 +56,7 @@ class PoolFilter(Component):
     per: Literal["iteration", "epoch"] = "iteration"
 
     def initial_state(self) -> State:
-        """Return the state with all tasks."""
+        """Return the first state: no attempts, and no task removed."""
         return {
             "attempts": np.zeros(0, np.int64),
             "successes": np.zeros(0, np.int64),
@@ -65,7 +65,7 @@ class PoolFilter(Component):
         }
 
     def next(self, state: State, visits: TaskOutcomes, rows: NDArray[np.int64], epoch: int) -> State:
-        """Return the removed tasks after an iteration.
+        """Return the state after an iteration: attempts, successes, and which tasks are removed.
 
         Args:
             state: the removed tasks before.

@@ -49,7 +49,7 @@ class PromptBandit(Component):
     least: int = option(32, at_least=1)
 
     def initial_state(self) -> State:
-        """Return equal weights."""
+        """Return the first state: equal weights, and no variant removed."""
         return {
             "weights": np.zeros(self.variants),
             "rollouts": np.zeros(self.variants, np.int64),
@@ -67,7 +67,7 @@ class PromptBandit(Component):
         return _core.select.independent(self.probabilities(state), groups, key).astype(np.int32)
 
     def next(self, state: State, visits: TaskOutcomes) -> State:
-        """Return the weights after an iteration."""
+        """Return the state after an iteration: weights, rollouts, and which variants are left."""
         used = (visits.variants >= 0) & (visits.variants < self.variants) & ~np.isnan(visits.rewards) & ~visits.survey
         variants, rewards = visits.variants[used], visits.rewards[used]
         counts = np.bincount(variants, minlength=self.variants)

@@ -185,7 +185,7 @@ class Uniform(Selector):
     """
 
     def choose(self, pool: Pool, state: State, wanted: SelectionRequest, key: int) -> Selection:  # noqa: ARG002 - no state
-        """Choose the next tasks of the iteration's order; later rounds return fewer if the pool has no more.
+        """Choose the next tasks of the iteration's random order; later rounds return fewer if the pool has no more.
 
         Raises:
             InvalidInputError: the first round requests more tasks than the pool has.

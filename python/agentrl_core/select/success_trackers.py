@@ -84,7 +84,7 @@ class Beta(Tracker):
         return {"successes": successes, "failures": failures, "last": last}
 
     def _idle(self, last: NDArray[Any], iteration: int) -> NDArray[np.float64]:
-        """Return the share of evidence that remains at `iteration` after idle iterations."""
+        """Return the share of each task's evidence that remains at `iteration`, by the iterations since its visit."""
         waited = np.maximum(iteration - last - 1, 0)
         return np.ones(len(waited)) if self.idle_decay == 1 else np.asarray(self.idle_decay**waited)
 

@@ -102,7 +102,7 @@ class TaskOutcomes:
         return longer
 
     def sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sum a number of each rollout by task."""
+        """Return the sum of a number of each rollout over the rollouts of each task."""
         return np.add.reduceat(values, self.offsets[:-1]) if len(self) else np.zeros(0)
 
     @property

@@ -37,7 +37,7 @@ class VisitCount(Tracker):
         return {"count": np.zeros(0, np.int64)}
 
     def next(self, state: State, visits: TaskOutcomes) -> State:
-        """Count one more visit for each trained task."""
+        """Count one more visit for each task that was tried outside of a survey."""
         visits = visits.subset(~visits.survey)
         count = visits.extended(state["count"])
         count[visits.places] += 1
@@ -50,7 +50,7 @@ class VisitCount(Tracker):
 
 @dataclass(frozen=True)
 class PredictedSuccess(Tracker):
-    """Predict the success rate of every task from surveys of a few similar tasks.
+    """Predict the success rate of every task from the latest survey, by similarity to the surveyed tasks.
 
     With the vectors z of the pool's column `by` and the success rates p_j of the K tasks that were surveyed last:
 

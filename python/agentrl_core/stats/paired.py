@@ -71,7 +71,7 @@ def paired_difference(
 
 
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:
-    """Return p-values corrected for their number by Holm's method.
+    """Return p-values corrected for multiple tests by Holm's method.
 
     In ascending order, `p[i]` becomes the maximum over `j <= i` of `min(1, (n - j) * p[j])`.
 
@@ -102,7 +102,7 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
 def detectable_effect(
     pairs: int, *, alpha: float = 0.05, power: float = 0.8, simulations: int = 2_000, seed: int = 0
 ) -> float:
-    """Return the smallest mean difference that the sign-flip test of `pairs` pairs finds, in standard deviations.
+    """Return the smallest mean difference, in standard deviations, that the sign-flip test finds with the given power.
 
     Multiply it by the standard deviation of the differences of a pilot. It is found by simulating normal differences,
     to 0.001, with the same draws for every effect.

@@ -159,7 +159,7 @@ def warn_of_staleness(recipe: Any) -> None:
 
 
 def bears_staleness(recipe: Any) -> bool:
-    """Return whether a weight or loss of a recipe reads the behaviour policy's log-probs."""
+    """Return whether a weight or loss of a recipe reads behaviour log-probs or policy versions."""
     names = {"behaviour_logprob", "policy_version"}
     weights = (column.name for link in recipe.chain("weight") for column in link.needs if column.level == "token")
     streams = (stream for training in recipe.losses("update") for stream in training.loss.streams)
@@ -167,14 +167,14 @@ def bears_staleness(recipe: Any) -> bool:
 
 
 def _tokens_of(batch: Batch, draws: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether each token is trained and belongs to one of the draws."""
+    """Return whether each token is trainable and belongs to one of the draws."""
     tokens_of_draw = np.diff(batch.offsets("token")[batch.offsets("step")])
     mask: NDArray[np.bool_] = np.repeat(draws, tokens_of_draw) & (np.asarray(batch.column("trainable", "token")) != 0)
     return mask
 
 
 def _check_compared(use: SamplingUse, batch: Batch, draws: NDArray[np.bool_], trainings: Sequence[Train]) -> None:
-    """Check the tokens of draws whose recorded log-probs are used. They are read only if a node could be refused."""
+    """Check how tokens with used log-probs were sampled; the tokens are read only if a node could be refused."""
     sampling = sampling_of_nodes(batch)
     for name, unlike, default in (
         ("top_p", sampling["top_p"] < 1, 1.0),
@@ -209,7 +209,7 @@ def _check_temperature(
 
 
 def _is_plain(loss: Any) -> bool:
-    """Return whether a loss weights log-probs without a ratio; it has ratios in its metrics only."""
+    """Return whether a loss weights log-probs without a ratio, apart from its metrics."""
     surrogate = getattr(loss, "surrogate", None)
     ones = getattr(surrogate, "positive", None) == getattr(surrogate, "negative", None) == "one"
     return ones and loss.clip is None and loss.mask is None

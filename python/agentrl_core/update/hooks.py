@@ -44,7 +44,7 @@ class RecipeHooks(Protocol):
         ...
 
     def at(self, iteration: int, states: Mapping[str, State] | None = None) -> RecipeHooks:
-        """Return the recipe of an iteration, with its changing values as numbers; see `Recipe.at`."""
+        """Return the recipe of an iteration, with its changing values resolved; see `Recipe.at`."""
         ...
 
     def components(self, phase: str) -> list[tuple[str, Any]]:
@@ -159,7 +159,7 @@ class HookRunner:
         return not skipped
 
     def _weights(self, column: str, update: Update) -> Any:
-        """Return a column for the draws of a step, on every rank."""
+        """Return a column for the draws of a step, on every rank; None if `column` is empty."""
         if not column:
             return None
 
@@ -214,7 +214,7 @@ class HookRunner:
         return [(place, each) for place, each in self._actions if isinstance(each, RepeatStage) and each.is_due(number)]
 
     def goes_on(self, place: str, repeat: RepeatStage, metrics: Mapping[str, float]) -> bool:
-        """Return whether to run another pass, by the metrics of the last one."""
+        """Return whether to run another pass, by the metrics of the last pass."""
         return repeat.when is None or self._value(place, repeat.when, metrics) != 0.0
 
     def finish(self, metrics: Mapping[str, float], models: Mapping[str, Any]) -> HookResult:
@@ -256,7 +256,7 @@ class HookRunner:
         return [(place, action) for place, action in self._actions if action.restores or isinstance(action, kinds)]
 
     def _own_number(self, action: Hook, model: str) -> int | None:
-        """Return the step number for a hook that counts the steps of one model, or 0 after steps of other models.
+        """Return the number of a step among those of the hook's own model; 0 after a step of another model.
 
         None if the hook does not count the steps of one model.
         """

@@ -55,12 +55,12 @@ class Metrics:
                     totals[name] = totals[name].maximum(value) if name.startswith(_LARGEST) else totals[name] + value
 
     def share(self) -> None:
-        """Sum the metrics over all ranks now, so that reading `means` does not wait for other ranks."""
+        """Combine the metrics of all ranks now, so that reading `means` does not wait for other ranks."""
         if self.group is not None and self._updates and self._of_ranks is None:
             self._of_ranks = self._numbers(self._sums)
 
     def means(self) -> dict[str, float]:
-        """Return the loss per optimizer step, and all other metrics per token; empty before the first step."""
+        """Return the loss per step, counts, maxima, and means of all other metrics; empty before the first step."""
         if not self._updates:
             return {}
         self.share()
@@ -72,7 +72,7 @@ class Metrics:
         return _means(self._numbers(self._of_pass), self._updates_of_pass) if self._of_pass else {}
 
     def step(self) -> dict[str, float]:
-        """Return the metrics of the latest step: its loss, and all other metrics per token."""
+        """Return the metrics of the latest step, in the form of `means`."""
         return _means(self._numbers(self._of_step), 1) if self._of_step else {}
 
     def _numbers(self, sums: Mapping[str, Tensor]) -> dict[str, float]:

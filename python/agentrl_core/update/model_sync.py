@@ -47,7 +47,7 @@ def model_named(models: Mapping[str, Any], name: str, title: str) -> nn.Module:
 
 
 def blend_models(target: nn.Module, source: nn.Module | Snapshot, share: float, title: str) -> None:
-    """Set target to (1 - share) target + share source, in place; computed in float32, or float64 if one is.
+    """Set target to (1 - share) target + share source, in place; in float32, or in float64 if one of them is.
 
     Non-float tensors (counters) are copied.
 

@@ -42,7 +42,7 @@ def with_old_logprobs(batch: Batch, name: OldLogprob) -> Batch:
 
 
 def old_logprobs(batch: Batch) -> OldLogprobs:
-    """Return the old log-probs of each draw, by `draws.old_logprob`.
+    """Return the old log-probs of the tokens, of the kind in column `old_logprob` of their draws.
 
     `behaviour`: those recorded when sampling. `recomputed`: column `recomputed_logprob`. `none`: no old log-probs, so
     that the ratio is 1 with the gradient of log p.

@@ -148,7 +148,7 @@ class Updates:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Means over all calls of `Update.loss` so far: `loss` per update, everything else per trained token.
+        """Metrics over all calls of `Update.loss` so far: `loss` per update, counts, maxima, means per trained token.
 
         Also `tokens`, the number of trained tokens, `idle_tokens`, the number of skipped tokens that cannot change the
         loss (see `Update.pack`), and `updates`. Metrics of other models than `policy` have the model as prefix:
@@ -234,7 +234,7 @@ def _recorder(batch: Batch | None, group: Group | None) -> DrawLosses:
 
 
 def _dealt(prepared: PreparedBatch, parts: int, seed: int, epoch: int, deal: str) -> Iterator[NDArray[np.int64]]:
-    """Return the draws of each minibatch of an epoch."""
+    """Yield the draws of each minibatch of an epoch."""
     if not parts:
         return
     draws = np.flatnonzero(prepared.valid).astype(np.int64)

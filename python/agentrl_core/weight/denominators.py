@@ -113,7 +113,7 @@ def constant_denominator(
 def _weights(
     lengths: object, valid: object | None, *units: tuple[str, object | None], constant: float | None = None
 ) -> NDArray[np.float64]:
-    """Return token weights that are equal over units such as turns, then trajectories.
+    """Return token weights with which units count equally, level by level, such as turns and then trajectories.
 
     Units are given by name and ids, smallest first; None as ids means that each row is a unit.
     """

@@ -29,7 +29,7 @@ class _Ratio(BatchComponent):
     behaviour_logprob: str = column_name("behaviour_logprob", level="token")
 
     def _ratios(self, rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.bool_]]:
-        """Return log-ratios, token offsets of draws, and the mask of trained tokens."""
+        """Return log-ratios (0: unknown), token offsets of draws, and the mask of valid tokens with both log-probs."""
         known = rows.known(self.logprob) & rows.known(self.behaviour_logprob)
         log_ratios = rows.values(self.logprob) - rows.values(self.behaviour_logprob)
         log_ratios = np.where(known, log_ratios, 0.0)
@@ -76,7 +76,7 @@ class ImportanceWeight(_Ratio):
     mean_one: Literal["none", "token", "draw"] = "none"
 
     def check_options(self) -> None:
-        """Require ordered bounds, and allow `mean_one` only for weights."""
+        """Require ordered bounds, a bound unless `kind` is `truncate`, and `mean_one` only for weights."""
         ordered = self.at_least is None or self.at_most is None or self.at_least <= self.at_most
         self.require(ordered, "at_most", f"give a number of at least at_least={self.at_least}, or None")
         bounded = self.kind == "truncate" or self.at_least is not None or self.at_most is not None

@@ -151,7 +151,7 @@ class MarkedScaled(BatchComponent):
         return needed("token" if self.own_mean else self.level, self.of)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return `batch` with its `weight`, or the column of `of`, scaled."""
+        """Return `batch` with the column `of`, by default `weight`, scaled by the factors; `keep` is masked instead."""
         rows = Rows(batch, "token" if self.own_mean else self.level)
         marked = rows.flags(self.column)
         factors = np.where(marked, self.marked, self.plain)
@@ -169,7 +169,7 @@ class MarkedScaled(BatchComponent):
 
 @dataclass(frozen=True)
 class SignalRescale(BatchComponent):
-    """Scale up weights if many rows carry no signal, so that such groups do not shrink the step.
+    """Scale up weights by the inverse share of rows or groups with a signal, so that the others do not shrink the step.
 
     weight *= count / count with a signal, by `kind`. `groups`: groups, and groups whose values differ (RAPO,
     arXiv:2509.24107; CPGD, arXiv:2505.12504: `at_most=3.0`). `members`: draws, and draws of such groups (GPG,

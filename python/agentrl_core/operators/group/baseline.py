@@ -147,7 +147,7 @@ def running_moments(
 def window_quantile(
     state: Sequence[Sequence[float]], values: object, *, capacity: int, q: float = 0.5
 ) -> tuple[float | None, list[list[float]]]:
-    """Quantile of all values of the last steps, excluding this one.
+    """Quantile of the values of earlier steps in a window, and the window with this step's values added.
 
     The window holds whole steps. Before a step is added, the oldest are removed until at most `capacity` values remain,
     so the window may exceed it by one step. From SPEAR, arXiv:2509.22601 (the median of group means).

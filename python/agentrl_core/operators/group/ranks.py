@@ -47,7 +47,7 @@ class PartialStatistics:
     def of(
         cls, values: object, ids: object, groups: int, *, weights: object | None = None, valid: object | None = None
     ) -> Self:
-        """Compute the extents of this rank's rows.
+        """Compute the extents of this rank's rows: count, range and largest weight of each group.
 
         Args:
             values: n numbers.

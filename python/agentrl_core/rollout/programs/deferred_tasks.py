@@ -50,7 +50,7 @@ def deferred_tasks(batch: Batch) -> list[DeferredTask]:
 
 
 def decision_payloads(batch: Batch, operation: Operation) -> list[tuple[int, dict[str, Any]]]:
-    """Return the payloads of an operation's rows, each with its trajectory."""
+    """Return trajectory id and JSON payload of each decision of an operation that has a payload."""
     table, code = batch.decisions, get_args(Operation).index(operation)
     rows = zip(
         table.column("operation").tolist(), table.column("trajectory_id").tolist(), table.column("reason"), strict=True
@@ -61,7 +61,7 @@ def decision_payloads(batch: Batch, operation: Operation) -> list[tuple[int, dic
 
 
 def as_reason(task: Task, turns: int | None, messages: Sequence[Message]) -> str:
-    """Encode a task as a text of the table `decisions`.
+    """Encode a deferred task as JSON text for column `reason` of the table `decisions`.
 
     Raises:
         InvalidInputError: it does not consist of plain JSON values.

@@ -43,7 +43,7 @@ class EarlyStop(Rollout):
     of_group: float = option(0.75, above=0, at_most=1)
 
     def enough(self, ended: list[int], sizes: list[int]) -> bool:
-        """Return whether enough trajectories of each group have ended to stop the others."""
+        """Return whether enough trajectories have ended, of each group and in total, to stop the others."""
         of_each = all(count >= round(self.of_group * size) for count, size in zip(ended, sizes, strict=True))
         return of_each and sum(ended) >= math.ceil(self.of_all * sum(sizes))
 

@@ -94,7 +94,7 @@ class EntropyBranching(BudgetedRollout):
         return np.where([values is None for values in known], np.nan, entropies)
 
     def copies(self, turns: Sequence[Turn], change: NDArray[np.float64], count: int) -> list[int]:
-        """Return the number of copies of each turn.
+        """Return how many copies each turn gets, within the budget.
 
         Args:
             turns: turns of a round, in the order of the branches.

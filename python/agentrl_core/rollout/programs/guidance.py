@@ -129,7 +129,7 @@ class ExampleHint(HintSource):
     count: int = option(1, at_least=1)
 
     async def hint(self, group: Group, of: Sequence[Branch]) -> Hint | None:
-        """Return examples of randomly chosen tasks."""
+        """Return the newest solutions of randomly chosen other tasks; None if no other task was solved."""
         del of
         solved: dict[str, list[int]] = {}
         for trajectory in group.library.solved():
@@ -159,7 +159,7 @@ async def ask_agent(group: Group, question: Content, *, agent: str, about: Branc
 
 
 def fill_template(question: str, group: Group, of: Sequence[Branch]) -> str:
-    """Fill a template with the task, its solution and the first attempt."""
+    """Fill a template with the task, its solution and the text of the first branch in `of`."""
     parts = {
         "{task}": group.task.question,
         "{solution}": "\n\n".join(group.task.solution),
@@ -169,7 +169,7 @@ def fill_template(question: str, group: Group, of: Sequence[Branch]) -> str:
 
 
 def insert_text(content: Content, template: str, text: str) -> Content:
-    """Insert a text into a prompt: the last user message becomes `template`.
+    """Insert a text into a prompt: the filled `template` replaces the last user message.
 
     Args:
         content: the prompt of the environment.

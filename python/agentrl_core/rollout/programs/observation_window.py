@@ -40,18 +40,18 @@ class ObservationWindow(Rollout):
     turns: int = option(0, at_least=0)
 
     async def branch(self, branch: Branch) -> None:
-        """Run turns until the end, each in its own context."""
+        """Run turns until the end, and rewrite the context once an observation or a turn leaves the window."""
         while not branch.over:
             turn = await branch.turn()
             if not turn.over and self.changes(len(branch.turns)):
                 await branch.rewrite(self.context(branch.prompt_messages, branch.turns))
 
     def changes(self, turns: int) -> bool:
-        """Return whether the context changes after n turns."""
+        """Return whether the context changes after `turns` turns."""
         return turns > min(self.observations, self.turns or turns)
 
     def context(self, asked: Sequence[Message], turns: Sequence[Turn]) -> list[Content | Turn]:
-        """Return prompt, turns and observations of a context."""
+        """Return the next context: the prompt, the turns that stay, and their observations or placeholders."""
         first = max(len(turns) - self.turns, 0) if self.turns else 0
         context: list[Content | Turn] = list(asked)
         for turn in turns[first:]:

@@ -13,7 +13,7 @@ from agentrl_core.rollout.program import Independent
 
 @dataclass(frozen=True)
 class RecordPrecision(Independent):
-    """Independent rollouts that record their sampling precision.
+    """Independent rollouts that record the bits per weight of the engine that sampled each step.
 
     The step column `rollout_precision` is the number of bits of a weight (32, 16, 8, 4) in the engine that sampled the
     step's action (`Engine.precision`); NaN if it is unknown or nothing was sampled. It marks low-precision rollouts if

@@ -137,7 +137,7 @@ class JudgeLocator(ErrorLocator):
     threshold: float = option(0.5, at_least=0, at_most=1)
 
     async def locate(self, group: Group, branch: Branch) -> ErrorLocation | None:
-        """Return the first step below the threshold."""
+        """Return the first step whose mark by the judge is below the threshold; None if there is none."""
         steps = reasoning_steps(branch)
         if not steps:
             return None
@@ -148,7 +148,7 @@ class JudgeLocator(ErrorLocator):
         return None if first is None else ErrorLocation(steps[first], first / len(steps))
 
     def marks(self, answer: str, count: int) -> list[float]:
-        """Parse the marks of steps from the judge's answer, one for each of `count` steps."""
+        """Parse the marks of `count` steps from the judge's answer; 1 for a step without a mark."""
         words = {"good": 1.0, "uncertain": 0.5, "bad": 0.0}
         found = re.findall(r"(\d+)\s*:\s*(good|uncertain|bad|\d*\.?\d+)", answer.lower())
         marks = {int(number): words[mark] if mark in words else float(mark) for number, mark in found}

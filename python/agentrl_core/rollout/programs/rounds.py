@@ -77,7 +77,7 @@ class RolloutSpec(Component):
         return replace(self, others=other if self.others is None else self.others + other)
 
     def __iter__(self) -> Iterator[RolloutSpec]:
-        """Iterate over the specifications."""
+        """Iterate over this specification and those chained to it."""
         yield self
         if self.others is not None:
             yield from self.others
@@ -92,7 +92,7 @@ class RolloutSpec(Component):
         return sum(group_size if kind.count is None else kind.count for kind in self if kind.role != "helper")
 
     async def run(self, group: Group, program: Rollout, of: Sequence[Branch] = ()) -> list[Branch]:
-        """Run all rollouts of the specification concurrently, each to its end, and return the trained branches.
+        """Run all rollouts of the specification concurrently, each to its end, and return their branches.
 
         Args:
             group: the group in which they run.
@@ -122,7 +122,7 @@ class RolloutSpec(Component):
         ]
 
     def start(self, group: Group, program: Rollout, shown: Hint | None, begin: Hint | None) -> list[Branch]:
-        """Start the rollouts of this specification, with their hints; prefixes are only recorded."""
+        """Start the rollouts of this specification with their hint in the prompt; `run` writes the prefill `begin`."""
         facts = {name: 0.0 for name, fact in program.facts.items() if fact.kind == "number"}
         if self.fact and (self.hint is None) == (shown is None) and (self.prefill is None) == (begin is None):
             facts[self.fact] = self.value
@@ -219,7 +219,7 @@ class Rounds(Rollout):
 
 
 async def write_prefill(branch: Branch, begin: Hint, *, trained: bool) -> None:
-    """Write a text as an action of a branch; an unfinished action stays open, and `Branch.turn` continues it."""
+    """Write the actions of a hint into a branch; an unfinished last one stays open, and `Branch.turn` continues it."""
     complete_actions = begin.actions if begin.ends else begin.actions[:-1]
     for action in complete_actions:
         if branch.over:

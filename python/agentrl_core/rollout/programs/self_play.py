@@ -45,7 +45,7 @@ class SelfPlay(Rollout):
     helpers: tuple[str, ...] = ()
 
     def check_options(self) -> None:
-        """Require unique names of agents."""
+        """Require unique names of agents, and helpers that are agents."""
         is_once = 0 < len(self.agents) == len(set(self.agents))
         self.require(is_once, "agents", "give the names of the agents, each once")
         self.require(set(self.helpers) <= set(self.agents), "helpers", f"give names of agents={self.agents!r}")
@@ -62,7 +62,7 @@ class SelfPlay(Rollout):
                 end_with_episode(branch, "finished")
 
     def play_episode(self, group: Group) -> list[Branch]:
-        """Run one episode with a branch per agent."""
+        """Start one episode with a branch for each agent, and return the branches."""
         branches: list[Branch] = []
         for agent in self.agents:
             role: Role | None = "helper" if agent in self.helpers else None

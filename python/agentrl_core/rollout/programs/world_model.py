@@ -141,11 +141,11 @@ class WorldModelEpisode:
         return StepResult(observation, facts=facts)
 
     def state_key(self) -> bytes:
-        """Return all observations and actions."""
+        """Return the task's id and all actions and observations as JSON."""
         return json.dumps([self._task.task_id, self._past]).encode()
 
     def snapshot(self) -> bytes:
-        """Return actions and observations."""
+        """Return all actions and observations as JSON."""
         return json.dumps(self._past).encode()
 
     def _world_prompt(self, action: str) -> str:
