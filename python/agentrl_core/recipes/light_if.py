@@ -82,7 +82,7 @@ class CovarianceEntropy(EntropyTerm):
     at_most: float = option(5.0, above=0)
 
     def __call__(self, tokens: Tokens) -> Tensor:
-        """Return the entropy bonus, with each token weighted by the covariance of its advantage and log-prob."""
+        """Return minus the entropy bonus; tokens are weighted by a softmax of covariances within their response."""
         all_tokens = tokens.segments("all")
         centred_advantage, centred_logprob = (
             each - all_tokens.spread(all_tokens.mean(each)) for each in (tokens.advantage, tokens.logprob.detach())

@@ -160,7 +160,7 @@ class Experiences(TextMemory):
         return operations(await self._ask(group, self.edit, parts, branches[known[0]]))[: self.proposals]
 
     def teaches(self, scores: NDArray[np.float64]) -> bool:
-        """Return whether a group with these scores is compared."""
+        """Return whether a group with these scores is compared: they differ, or their mean is between 0 and 1."""
         if not len(scores):
             return False
         return bool(0.0 < scores.mean() < 1.0 if self.taught == "between" else scores.min() < scores.max())
@@ -199,7 +199,7 @@ class Experiences(TextMemory):
 
 
 def operations(text: str) -> list[dict[str, Any]]:
-    """Return the operations in a text that can be parsed, without NONE.
+    """Return the ADD, UPDATE and DELETE operations in a text that can be parsed.
 
     Example:
         >>> from agentrl_core.recipes.training_free import operations
