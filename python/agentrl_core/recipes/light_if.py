@@ -1,4 +1,4 @@
-"""Light-IF: give an entropy bonus to tokens whose update reduces the entropy, after a special warm start.
+"""Light-IF: give an entropy bonus to tokens whose update reduces the entropy, after imitating surprising tokens.
 
 With outcome rewards alone, instruction following collapses into habits. The warm start imitates only the tokens that
 the model finds surprising. In reinforcement learning, the entropy bonus goes to the tokens of a response whose
