@@ -77,7 +77,7 @@ class FixedHint(HintSource):
 
 @dataclass(frozen=True)
 class ModeCost(BatchComponent):
-    """Lower the scores of draws that chose a more expensive mode than needed: score *= 1 - p^power.
+    """Lower scores of draws that chose a more expensive mode than needed: score *= 1 - p^power, p the success rate.
 
     A group is easy if at least the share `easy` of its draws forced into the cheapest mode succeeded. In easy groups,
     the factor applies to draws that chose another mode than the cheapest. p is the success rate of all forced draws.

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Autonomy(Rounds):
-    """Run attempts that act at random now and then, with reasons found afterwards.
+    """If no member solves the task, run attempts that act at random now and then, with reasons found afterwards.
 
     The draw column `composed` counts the random steps of an attempt.
 
@@ -109,7 +109,7 @@ class Autonomy(Rounds):
         return possible[int(branch.uniform("action", step) * len(possible))]
 
     async def compose(self, group: Group, branch: Branch, action: str) -> None:
-        """Take a turn with the given action, after reasons that `actre` writes for it."""
+        """Take a turn with the given action, after reasons that the agent `actre` writes for it."""
         question = self.question.replace("{context}", _seen(branch)).replace("{action}", action)
         reasons = await ask_agent(group, question, agent="actre", about=branch)
         branch.record.begin({"composed": branch.record.facts["composed"] + 1.0})

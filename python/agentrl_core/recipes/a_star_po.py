@@ -88,7 +88,7 @@ class LogMeanExp(Tracker):
         return {"log_sum": log_sum, "count": count}
 
     def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
-        """Return the value of each task."""
+        """Return the value of each task; NaN or `unseen` before its first counted rollout."""
         count = candidates.read(state["count"], 0)
         values = self.temperature * (candidates.read(state["log_sum"], 0.0) - np.log(np.maximum(count, 1)))
         return np.where(count > 0, values, np.nan if self.unseen is None else self.unseen)

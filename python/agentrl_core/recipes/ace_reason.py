@@ -46,12 +46,12 @@ from agentrl_core.select import ComposedSelector, Curriculum, PoolFilter
 
 @dataclass(frozen=True)
 class LengthStages(Rollout):
-    """Limit the tokens of an action in stages: the limit of iteration n is limits[min(floor(n / every), S - 1)].
+    """Limit the tokens of an action in stages: limits[min(n // every, len(limits) - 1)] in iteration n, from 0.
 
     A longer action is cut, and the environment receives the cut text. Validation has no limit.
 
     Args:
-        limits: limits of the S stages, in tokens.
+        limits: limits of the stages, in tokens.
         every: number of iterations per stage.
 
     Raises:

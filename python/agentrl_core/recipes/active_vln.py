@@ -1,4 +1,4 @@
-"""ActiveVLN: resample failed groups, and start rollouts with fewer and fewer of an expert's steps (arXiv:2509.12618).
+"""ActiveVLN: resample failed groups; an option starts rollouts after ever fewer expert steps (arXiv:2509.12618).
 
 There are three parts, of which this recipe switches on the first two:
 

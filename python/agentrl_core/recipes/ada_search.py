@@ -67,7 +67,7 @@ class Decision(SideTask):
 
 @dataclass(frozen=True)
 class SearchWhereNeeded(TextMemory):
-    """Train two manners of answering, then the decision between them.
+    """Train answers without and with search, then the decision which of the two a task needs.
 
     The draw column `manner` is 0 for answers from knowledge, 1 for those with search, and 2 for decisions.
 
@@ -117,7 +117,7 @@ class SearchWhereNeeded(TextMemory):
         return {"rates": rates}
 
     async def group(self, group: Group) -> None:
-        """Roll out half of the group in each manner in the first stage, and decisions afterwards."""
+        """Roll out half of the group without and half with search in the first stage, and decisions afterwards."""
         if group.iteration < self.first_stage:
             half = group.size // 2
             await group.run([*self.start(group, group.size - half, KNOWS), *self.start(group, half, SEARCHES)])
@@ -135,7 +135,7 @@ class SearchWhereNeeded(TextMemory):
     def start(
         self, group: Group, count: int, manner: float, role: Literal["member", "baseline", "helper"] = "member"
     ) -> list[Branch]:
-        """Start `count` branches that answer in one manner."""
+        """Start `count` branches that are instructed to answer without search or with search."""
         template = self.knowing if manner == KNOWS else self.searching
         return group.start_many(
             count,

@@ -93,7 +93,7 @@ class PremonitoredBranching(EntropyBranching):
                 live = [group.start()]
 
     def starting(self, root: float, tool: float) -> int:
-        """Return the number of branches that start at the prompt."""
+        """Return how many branches start at the prompt at first, from entropies there and after tool results."""
         if not np.isfinite(root - tool):
             raise self._unknown()
         return min(max(int(self.budget / (1.0 + exp(-self.gap * (root - tool)))) + 1, 1), self.budget)

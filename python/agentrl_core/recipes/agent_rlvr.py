@@ -88,7 +88,7 @@ class AgentHint(HintSource):
 
 @dataclass(frozen=True)
 class _About(HintSource):
-    """Query another hint source about one attempt of the first round."""
+    """Query a hint source about one attempt of the first round."""
 
     source: HintSource
     place: int = 0
@@ -145,7 +145,7 @@ def _numbered(kinds: Sequence[RolloutSpec], numbers: Sequence[int]) -> RolloutSp
 
 @dataclass(frozen=True)
 class AttemptPairs(BatchComponent):
-    """Pair each success with an unguided failure of its task: draw column `pair`, advantage 1 and -1.
+    """Pair successes with unguided failures of their group: draw column `pair`, advantage 1 and -1, 0 without a pair.
 
     A guided success is paired with the attempt that it repeats. Each other success, in order, takes the first remaining
     unguided failure; members of a group differ only by chance. Draws without a partner have pair -1 and advantage 0; so
@@ -190,7 +190,7 @@ class AttemptPairs(BatchComponent):
 
 @dataclass(frozen=True)
 class NearestPairs(BatchComponent):
-    """Pair each success with the failure of its group whose length is nearest: draw column `pair`, advantage 1 and -1.
+    """Pair up to `at_most` successes of a group with the failures nearest in length: column `pair`, advantage 1, -1.
 
     Successes choose in order; of equally near failures the first is taken. A draw is in at most one pair; unpaired
     draws have pair -1 and advantage 0.

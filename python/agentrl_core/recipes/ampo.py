@@ -104,7 +104,7 @@ class TeacherReplacement(Rounds):
         return None
 
     async def _teach(self, group: Group, failed: RoundResult) -> None:
-        """Query the teachers for traces, and replace failed rollouts by the traces with the highest c."""
+        """Query the teachers for traces, and replace failed rollouts by the traces that the policy understands best."""
         traces = []
         for teacher in self.names:
             text = await ask_agent(group, fill_template(self.question, group, []), agent=teacher)
@@ -147,7 +147,7 @@ class AtLeastOne(BatchComponent):
 
 @dataclass(frozen=True)
 class SeparateMeans(BatchComponent):
-    """Average traces and other rollouts of a group separately, in a loss that is the mean over draws.
+    """Average teachers' traces and other rollouts of a group separately, in a loss that is the mean over draws.
 
     In a batch of N draws in K groups, the weight of a draw with n tokens is multiplied by N / (K N_off) if it is
     `taught`, otherwise by N n / (K T_on). The loss is then the mean over groups of two terms: a mean over traces, plus

@@ -105,7 +105,7 @@ _QUANTILE = 0.95
 
 @dataclass(frozen=True)
 class ExplorationEffort(StatefulComponent):
-    """Reward a draw for exploration that fits the difficulty of its task: score + e.
+    """Add to a draw's score a bonus e, which may be negative, for how its exploration fits its task's difficulty.
 
     The module has the formula of e. Draws without a score, a known success or a known entropy keep their score, and do
     not count in the statistics of N.
@@ -196,7 +196,7 @@ class ExplorationEffort(StatefulComponent):
         return np.where(np.isnan(past), new, self.momentum * past + (1.0 - self.momentum) * new)
 
     def _explored(self, batch: Batch, state: dict[str, Any]) -> _Exploration:
-        """Return the exploration of the draws of a batch, by the threshold and the targets of the state."""
+        """Return how much the draws of a batch explore, by the threshold and the targets of the state."""
         rows = Rows(batch, "draw")
         explores, counts, known, threshold = self._counts(batch, state["threshold"])
         judged = rows.valid & rows.is_known("success")
@@ -218,7 +218,7 @@ class ExplorationEffort(StatefulComponent):
     def _counts(
         self, batch: Batch, threshold: float | None
     ) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.bool_], float | None]:
-        """Return which tokens explore, N of each draw, whether N is known, and the threshold of this batch alone."""
+        """Return which tokens explore, their number in each draw, whether it is known, and this batch's threshold."""
         tokens = Rows(batch, "token")
         counted = tokens.known(self.column)
         draws = tokens.draws[counted]
@@ -276,7 +276,7 @@ class ExplorationEffort(StatefulComponent):
 
 
 class _Exploration(NamedTuple):
-    """Exploration of the draws of a batch."""
+    """Numbers of exploring tokens in the draws of a batch, their statistics and targets for each difficulty."""
 
     explores: NDArray[np.bool_]  # of each token: whether it explores
     counts: NDArray[np.float64]  # N of each draw

@@ -164,7 +164,7 @@ class Skills(TextMemory):
         return {"cache": cache, "reservoir": reservoir}
 
     async def group(self, group: Group) -> None:
-        """Select a skill, roll out the group, and make a new skill."""
+        """Select a skill, roll out the group, and make a new skill from rollouts above the mean, if any."""
         skills: Sequence[Skill] = self.recall(group)["cache"]
         text = await self.chosen(group, [skill["text"] for skill in skills])
         prompt = None if text is None else (lambda messages: insert_text(messages, self.shown, text))

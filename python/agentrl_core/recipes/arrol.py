@@ -100,7 +100,7 @@ class PruneRunning(TextMemory):
         return {"seen": np.zeros(self.bins), "right": np.zeros(self.bins)}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """Return the counts of finished and of right rollouts, with the iteration's rollouts added."""
+        """Return each bin's numbers of scored rollouts and of right ones among them, with the iteration's added."""
         rows = Rows(closed.finished, "draw")
         if not closed.finished.has("quality", "draw"):  # rollouts of another program
             return state
@@ -156,7 +156,7 @@ class PruneRunning(TextMemory):
         await self.branch(branch)
 
     async def quality(self, group: Group, branches: Sequence[Branch]) -> NDArray[np.float64]:
-        """Return the score of each branch, `float64[branches]` in [0, 1]."""
+        """Return the predicted quality of each branch, `float64[branches]` in [0, 1]."""
         if self.head:
             return await group.query(self.head, branches)
         segments = [branch.path.open[-1] for branch in branches]

@@ -86,7 +86,7 @@ class EntropyClip(OverRows, ClipRange):
 
 @dataclass(frozen=True)
 class InverseRatio(Surrogate):
-    """Weight good tokens by 1 / r, with soft bounds, so that unlikely ones learn most.
+    """Weight tokens with a positive advantage by 1 / r, with soft bounds, so that unlikely ones learn most.
 
         f = min(1 / sg(r), positive_at_most) * r / sg(r),   0 if r > upper
         g = min(sg(r), negative_at_most) * r / sg(r),       0 if r < lower

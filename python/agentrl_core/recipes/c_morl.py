@@ -119,7 +119,7 @@ class ConstrainedSum(StatefulComponent):
         return rows.write(advantage=np.where(rows.valid, advantages, 0.0))
 
     def next(self, state: dict[str, Any], closed: IterationRecord) -> dict[str, Any]:
-        """Return the floors, and the weights after another step of the ascent."""
+        """Return the floors, and the weights moved by step_size (floor - mean of the reward)."""
         rows = Rows(closed.batch, "draw")
         floors, weights = dict(state["floors"]), dict(state["weights"])
         for name in key_columns(self.columns)[1:]:

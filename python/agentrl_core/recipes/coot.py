@@ -87,7 +87,7 @@ class Monitored(Rollout):
 
     @staticmethod
     def state(answer: str) -> tuple[int, int, int]:
-        """Return the state of the three laws in a response of the monitor."""
+        """Return the state of the three laws in a response of the monitor; three zeros if the response has none."""
         found = _STATE.search(answer)
         return (int(found[1]), int(found[2]), int(found[3])) if found else (0, 0, 0)
 
@@ -142,7 +142,7 @@ class _Reader:
         self._count = 0
 
     async def took_back(self) -> bool:
-        """Query the monitor about the open action; if it objected often enough, cut the action and return True."""
+        """Query the monitor; after enough objections in a row, cut the open action, add guidance and return True."""
         branch, here = self._branch, self._branch.path.here
         if not self._left or here is None or not branch.has_open_action:
             return False

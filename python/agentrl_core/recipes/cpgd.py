@@ -65,7 +65,7 @@ class LogClipped(Surrogate):
     """
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """Return the clipped log-ratios f and g of each token."""
+        """Return each token's log-ratio, clipped above for positive and below for negative advantages."""
         return log_clipped(log_ratio, bounds)
 
 
@@ -101,7 +101,7 @@ class BoundedDrift(KL):
         self.require(is_default, "kind", f"this term is always forward k3; leave {', '.join(options)} at the default")
 
     def divergence(self, tokens: Tokens, implied: str) -> Tensor:
-        """Return the term of each token, `[N]`, with gradient."""
+        """Return the drift term of each token, `[N]`, with gradient."""
         log_ratio = tokens.log_ratio_to(self.column or implied)
         return log_ratio.detach().expm1().clamp(max=self.slope_at_most) * tokens.logprob
 

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UncertainSteps(BatchComponent):
-    """Train only steps at which the policy was uncertain.
+    """Train only the steps whose mean entropy is at least a quantile of their group.
 
     A step whose mean entropy over its trained tokens is below the quantile of its group gets weight 0, for its
     advantage and for its KL penalty. It still counts in the denominator of the loss.
@@ -94,7 +94,7 @@ class UncertainSteps(BatchComponent):
 
 @dataclass(frozen=True)
 class DecayAllocator(Allocator):
-    """Allocate fewer rollouts to solved tasks: n up to success rate `above`, then falling to `low` at 1.
+    """Allocate an equal share of rollouts up to success rate `above`, then fewer, down to `low` at rate 1.
 
     n(p) = max(low, round_up(n min(1, (1 - p) / (1 - above)))), with n the mean of the total. Remaining rollouts are
     saved.

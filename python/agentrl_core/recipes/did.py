@@ -1,4 +1,4 @@
-"""DID: learn from preferences what turns the reference policy into the target policy, by the loss of DPO.
+"""DID: use DPO's loss, which fits if preferences follow the ratio of the target policy to the reference.
 
     L = - log sigmoid(0.1 (x_chosen - x_rejected)),   x = sum over the answer of log p - log p_ref
 

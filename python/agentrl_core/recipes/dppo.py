@@ -92,7 +92,7 @@ class DivergenceMask(Mask):
             yield "top_logprobs:sampler_top_ids"
 
     def divergence(self, tokens: Tokens) -> Tensor:
-        """Return D of each row, `[N]`, without gradient."""
+        """Return the divergence of the policy from the old one at each row, `[N]`, without gradient."""
         old, new = tokens.stream("old_logprob")[:, None], tokens.logprob.detach()[:, None]
         if self.support == "top":
             known = (tokens.stream("sampler_top_ids") == tokens.stream("token")[:, None]).any(1, keepdim=True)

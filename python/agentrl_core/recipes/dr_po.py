@@ -86,7 +86,7 @@ class ResetToSolution(Rollout):
         await group.run(branches)
 
     async def branch(self, branch: Branch) -> None:
-        """Write the rest of the prefix, then run turns until the branch ends."""
+        """Write the beginning of a cut solution action, if any, then run turns until the branch ends."""
         await branch.begin()
         began = float(branch.record.facts["began"])
         if began > 0.0 and not branch.over:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Refinement(BatchComponent):
-    """Imitate refined rollouts that are better than the rest of their group; compare plain rollouts with each other.
+    """Imitate refined successes above both means of their group; compare rollouts in groups without refined ones.
 
     The draw column `refined` separates refined from plain draws. A refined draw has advantage 1 if it succeeded and its
     score is above two means: of the group's plain draws, and of its refined draws. Otherwise its advantage is 0. Plain

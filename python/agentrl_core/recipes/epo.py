@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EntropyHistory(StatefulComponent):
-    """Keep the mean entropy of past iterations.
+    """Write the mean entropy of past iterations to the token column `entropy_history`.
 
     entropy_history of a token = mean over past iterations of the mean entropy of their trained tokens; 0 without past
     iterations. The entropies are recorded during the rollout.
@@ -91,7 +91,7 @@ class EntropyHistory(StatefulComponent):
 
 @dataclass(frozen=True)
 class EntropyBand(EntropyTerm):
-    """Reward entropy, and penalise entropies outside a band around their history.
+    """Reward entropy, and penalise entropies outside a band around the mean entropy of past iterations.
 
         L = - coefficient * sum of w (H - (smoothing + early) P)
 

@@ -77,7 +77,7 @@ class TokenForks(Rollout):
     width: int = option(1, at_least=1)
 
     def final_group_size(self, group_size: int) -> int:
-        """Return M (1 + B N), the number of trajectories."""
+        """Return the largest number of trajectories: roots * (1 + copies * positions)."""
         return self._roots(group_size) * (1 + self.copies * self.positions)
 
     async def group(self, group: Group) -> None:
@@ -91,7 +91,7 @@ class TokenForks(Rollout):
         await group.run(forks)
 
     def places(self, root: Branch) -> list[tuple[Position, float]]:
-        """Return the positions at which a root is forked, with their entropies, in the order of the path.
+        """Return the positions at which a root is forked, with their entropies, in the order of the tokens.
 
         Raises:
             InvalidInputError: the entropy of a sampled token is unknown.

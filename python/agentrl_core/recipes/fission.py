@@ -42,7 +42,7 @@ from agentrl_core.rollout import Branch, ErrorLocation, Group, Prefix, Repair, R
 
 @dataclass(frozen=True)
 class Fission(Repair):
-    """Start a new group after the first failed call of each unsuccessful member.
+    """Start a new group after the first failed call of each of up to `at_most` unsuccessful members.
 
     Args:
         size: G', the number of members of the new group.
@@ -78,7 +78,7 @@ class Fission(Repair):
 
 
 def _behind(prefix: Prefix, diagnosis: str) -> Rollout:
-    """Return a program whose members start with a prefix and a diagnosis of it."""
+    """Return a program whose members start with a prefix and the diagnosis of its failed call."""
 
     class Recover(Rollout):
         async def branch(self, branch: Branch) -> None:

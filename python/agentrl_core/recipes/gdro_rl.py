@@ -165,7 +165,7 @@ class DifficultyScaled(StatefulComponent):
     def _scores(
         self, state: dict[str, Any], rows: Rows, tasks: NDArray[np.uint32], bins: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Return S of each bin, updated by this batch; `bins` has the bin of each of its tasks, by first appearance."""
+        """Return the score of each bin, updated by a batch whose tasks, by first appearance, lie in `bins`."""
         scores = np.array(state["scores"])
         if not len(rows):
             return scores
@@ -204,7 +204,7 @@ def _numbered(known: list[str], names: list[str]) -> tuple[list[str], NDArray[np
 
 @dataclass(frozen=True)
 class BanditAllocator(Allocator):
-    """Choose the number of rollouts by a bandit per difficulty, with a price that keeps the total.
+    """Choose numbers of rollouts within the total by a bandit for each difficulty, which pays a price for each rollout.
 
     Tasks lie in bins by the tracker's column `bin` (`RecentVisits(bins=)`), or else by their estimate. Bin b plays arm
     n_b, all bins together the choice that maximises sum_b ln p_b(n_b) under sum of rollouts = total, where
@@ -242,11 +242,11 @@ class BanditAllocator(Allocator):
     average: float = option(4.0, above=0)
 
     def check_options(self) -> None:
-        """Require at least one arm."""
+        """Require low <= high."""
         self.require(self.low <= self.high, "low", f"give a number up to high={self.high}")
 
     def initial_state(self) -> State:
-        """Return equal arms and price 0."""
+        """Return a score of 0 for each number of rollouts in each bin, and a price of 0."""
         return {"scores": np.zeros((self.bins, self.high - self.low + 1)), "price": 0.0}
 
     def _bins(self, known: Mapping[str, NDArray[np.float64]]) -> NDArray[np.int64]:
@@ -254,7 +254,7 @@ class BanditAllocator(Allocator):
         return np.clip(bins.astype(np.int64), 0, self.bins - 1)
 
     def counts(self, state: State, known: Mapping[str, NDArray[np.float64]], total: int) -> NDArray[np.int32]:
-        """Return the arm of each task's bin."""
+        """Return the number of rollouts of each task; all tasks of a bin get the same number."""
         bins = self._bins(known)
         scores = state["scores"]
         chances = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -265,7 +265,7 @@ class BanditAllocator(Allocator):
         return arms[played[bins]].astype(np.int32)
 
     def next(self, state: State, visits: TaskOutcomes, known: Mapping[str, NDArray[np.float64]]) -> State:
-        """Return scores and price after an iteration."""
+        """Return the scores of the numbers of rollouts, and the price, after an iteration."""
         bins, counts = self._bins(known), visits.counts
         rewards = visits.sums(np.nan_to_num(visits.rewards))
         scores = state["scores"].copy()

@@ -130,7 +130,7 @@ class SimulatorTrust(BatchComponent):
     gap_at_most: float = option(10.0, above=0)
 
     def check_options(self) -> None:
-        """Check that the bounds are in order."""
+        """Require at_least <= at_most."""
         self.require(self.at_least <= self.at_most, "at_most", f"give a number of at least at_least={self.at_least}")
 
     def __call__(self, batch: Batch) -> Batch:

@@ -81,7 +81,7 @@ class TrajectorySoftmax(GroupLoss):
         return True
 
     def evaluate(self, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss (minus the weighted sum of J over groups) and metrics."""
+        """Return the loss (minus the weighted sum of the groups' objectives) and metrics."""
         sequences, members = tokens.segments("sequence"), tokens.members("group")
         old = tokens.stream("old_logprob")
         new = tokens.logprob - old if self.score == "log_ratio" else tokens.logprob

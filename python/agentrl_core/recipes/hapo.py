@@ -95,7 +95,7 @@ class EntropyScaledClip(OverRows, ClipRange):
 
 @dataclass(frozen=True)
 class EntropyAdvantage(OverRows, Mask):
-    """Scale up uncertain tokens whose ratio has moved, and scale down confident tokens whose ratio has not.
+    """Scale up advantages of uncertain tokens whose ratio moved; scale down those of confident ones that stayed.
 
     With h of `normalised_entropy`, the factor is 1 + coefficient h in two cases: if h > 0 and r is outside
     (1 - low / 2, 1 + high / 2), or if h <= 0 and r is inside. Otherwise it is 1.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HistoryRelative(BatchComponent):
-    """Compare each step with steps that met the same states before it, at several depths of history.
+    """Compare each step with steps that share its last states, at several depths of history.
 
         advantage = sum_k w_k A^(k) / sum_k w_k,  w_k = (k - 1 + state_weight)^level_power
 

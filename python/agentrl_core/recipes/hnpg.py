@@ -1,4 +1,4 @@
-"""HNPG: fit the critic and the direction of the policy to fresh and to stored trajectories (arXiv:2311.08384).
+"""HNPG: fit the critic and the policy's update to fresh and stored trajectories (arXiv:2311.08384).
 
 On-policy gradients are robust but need many samples; stored trajectories cost nothing. So half of a batch are
 trajectories of earlier iterations, or of an offline data set in the store. With the policy p_t of the iteration,

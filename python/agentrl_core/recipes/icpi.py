@@ -117,7 +117,7 @@ class Imagine(TextMemory):
         return {"episodes": []}
 
     def next(self, state: State, closed: IterationRecord) -> State:
-        """Return the memory with the episodes of the iteration added."""
+        """Return the memory with the episodes of the iteration added; only the newest `capacity` episodes stay."""
         return {"episodes": [*state["episodes"], *read_notes(closed.finished, "episode")][-self.capacity :]}
 
     async def group(self, group: Group) -> None:
@@ -126,7 +126,7 @@ class Imagine(TextMemory):
             await self.branch(branch)
 
     async def branch(self, branch: Branch) -> None:
-        """Run an episode of greedy turns, and note its transitions."""
+        """Run an episode of turns chosen by imagined Q values or at random, and note its transitions."""
         group = cast("Group", branch.group)
         known = [[_Transition(*step) for step in episode] for episode in self.recall(group)["episodes"]]
         taken_actions = {step.action for episode in known for step in episode}
@@ -147,7 +147,7 @@ class Imagine(TextMemory):
         self.note(group, "episode", [list(each) for each in transitions], branch)
 
     def chance_of_model(self, shown: int) -> float:
-        """Return the probability of an imagined turn, for the number of episodes that are shown."""
+        """Return the probability that imagined Q values choose a turn's action, if the window has `shown` episodes."""
         return 1.0 / (1.0 + math.exp(2.0 * (self.least - shown)))
 
     def discounted(self, rewards: Sequence[float]) -> float:
@@ -155,7 +155,7 @@ class Imagine(TextMemory):
         return sum(self.gamma**place * reward for place, reward in enumerate(rewards))
 
     def window(self, known: Sequence[Sequence[_Transition]]) -> list[Sequence[_Transition]]:
-        """Return the newest episodes that count, oldest first."""
+        """Return the newest episodes that count, at most `successes` of them, oldest first."""
         threshold = -math.inf if self.success_above is None else self.success_above
         good = [each for each in known if self.discounted([step.reward for step in each]) > threshold]
         return good[-self.successes :]
@@ -167,7 +167,7 @@ class Imagine(TextMemory):
         return episode[first : first + 1 + int(end * (len(episode) - first))]
 
     async def value(self, branch: Branch, known: Sequence[Sequence[_Transition]], state: str, action: str) -> float:
-        """Return the Q value of an action, from imagined steps."""
+        """Return the Q value of an action: the discounted sum of the rewards of imagined steps."""
         key = (branch.name, len(branch.turns), action)
         rewards: list[float] = []
         for imagined in range(self.horizon):
@@ -195,7 +195,7 @@ class Imagine(TextMemory):
     async def _followed(
         self, branch: Branch, known: Sequence[Sequence[_Transition]], state: str, key: tuple[Any, ...]
     ) -> str:
-        """Return the next action of the imagined policy."""
+        """Return the next action of the imagined policy, a random one if no answer is an action."""
         group = cast("Group", branch.group)
         pieces = [
             self.piece(episode, group.uniform("begin", *key, place), group.uniform("end", *key, place))

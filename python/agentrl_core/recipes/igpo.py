@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InformationGain(BatchComponent):
-    """Reward a step for raising the likelihood of the right answer: gain = P_k - P_{k-1}, P = exp(l) or l.
+    """Reward a step k by its gain P_k - P_{k-1}, with P = exp(l) or l, and l the right answer's mean log-prob.
 
     l is the mean log-probability of the right answer's tokens when the policy is probed: the step column
     `answer_logprob` after each step, the draw column `answer_logprob_before` before the first. The last step ends

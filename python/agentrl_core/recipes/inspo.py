@@ -105,21 +105,21 @@ class InstructionSearch(TextMemory):
         return {"texts": texts, "weights": [0.0] * len(texts), "rollouts": [0] * len(texts)}
 
     def probabilities(self, state: Mapping[str, Any]) -> np.ndarray:
-        """Return the probability of each instruction; 0 for a free place."""
+        """Return the probability of each place in the list of instructions; 0 for a place without an instruction."""
         alive = np.array([bool(text) for text in state["texts"]])
         scaled = np.where(alive, np.array(state["weights"]) / self.temperature, -np.inf)
         weights = np.exp(scaled - scaled.max())
         return np.asarray(weights / weights.sum())
 
     def worse(self, state: Mapping[str, Any]) -> list[int]:
-        """Return the places that a halving frees: those with the smallest weights (ties: the later)."""
+        """Return the places that a halving frees: up to half of those with `least` rollouts, by smallest weights."""
         alive = [place for place, text in enumerate(state["texts"]) if text]
         known = [place for place in alive if state["rollouts"][place] >= self.least]
         count = max(min(len(known) // 2, len(alive) - 2), 0)
         return sorted(known, key=lambda place: (state["weights"][place], -place))[:count]
 
     def halves(self, iteration: int) -> bool:
-        """Return whether an iteration ends with a halving."""
+        """Return whether an iteration ends with a halving, which removes instructions with small weights."""
         return (iteration + 1) % self.every == 0
 
     def next(self, state: State, closed: IterationRecord) -> State:
@@ -185,7 +185,7 @@ class InstructionSearch(TextMemory):
             self.note(group, "instruction", text, group.branches[0])
 
     async def tried(self, group: Group, text: str) -> float:
-        """Return the mean reward of a few rollouts under a candidate."""
+        """Return the mean reward of a few rollouts under a candidate, -inf if no reward is known."""
         branches = group.start_many(
             self.tries, lambda messages: insert_text(messages, self.template, text), role="helper"
         )

@@ -137,7 +137,7 @@ class TrajectoryPairs(GroupLoss):
 
     @property
     def normaliser(self) -> str:
-        """The stream with the pairs of a draw, so that the weights of all pairs of an optimizer step sum to 1."""
+        """Return the stream of each draw's number of pairs; their sum normalises the weights of an optimizer step."""
         return self.pairs
 
     def own_reads(self) -> Iterable[str | Column]:

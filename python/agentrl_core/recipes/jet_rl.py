@@ -54,7 +54,7 @@ class _Mismatch(NamedTuple):
 
     @property
     def is_large(self) -> bool:
-        """Whether the mean is above 0.02, or the effective sample size below 0.9 of the draws (bounds chosen here)."""
+        """Whether `mean_difference` is above 0.02, or the effective sample size below 0.9 of the draws (our bounds)."""
         return self.mean_difference > 0.02 or self.diagnostics.effective_fraction < 0.9
 
 

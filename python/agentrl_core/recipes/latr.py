@@ -48,7 +48,7 @@ CHUNK = 10
 
 @dataclass(eq=False)
 class _Twig:
-    """A branch of a growing tree."""
+    """A branch of a growing tree, with its parent, its children and its tokens so far."""
 
     branch: Branch
     parent: _Twig | None

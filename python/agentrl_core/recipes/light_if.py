@@ -1,4 +1,4 @@
-"""Light-IF: give an entropy bonus to tokens whose update reduces the entropy, after a special warm start.
+"""Light-IF: give an entropy bonus to tokens whose update reduces the entropy, after imitating surprising tokens.
 
 With outcome rewards alone, instruction following collapses into habits. The warm start imitates only the tokens that
 the model finds surprising. In reinforcement learning, the entropy bonus goes to the tokens of a response whose
@@ -82,7 +82,7 @@ class CovarianceEntropy(EntropyTerm):
     at_most: float = option(5.0, above=0)
 
     def __call__(self, tokens: Tokens) -> Tensor:
-        """Return the entropy bonus, with each token weighted by the covariance of its advantage and log-prob."""
+        """Return minus the entropy bonus; tokens are weighted by a softmax of covariances within their response."""
         all_tokens = tokens.segments("all")
         centred_advantage, centred_logprob = (
             each - all_tokens.spread(all_tokens.mean(each)) for each in (tokens.advantage, tokens.logprob.detach())

@@ -51,7 +51,7 @@ def _harmful(tokens: Tokens, distance: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SecondMomentMask(Mask):
-    """Mask the tokens that have moved furthest, until the second moment of the log-ratios is within a budget.
+    """Mask the furthest of the tokens that an update would push away, to keep their second moment within a budget.
 
     Only tokens that an update would push further from the old policy count and are masked: S = {A > 0, r > 1} or {A <
     0, r < 1}. The tokens of S with the largest (log r)^2 are masked until the mean over the rest of S is at most
@@ -77,7 +77,7 @@ class SecondMomentMask(Mask):
     at_most: float = option(0.04, above=0)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """Return the same factors for both signs of the advantage: 0 for tokens of S beyond the budget, else 1."""
+        """Return the same factors for both signs of the advantage: 0 for harmful tokens beyond the budget, else 1."""
         distance = log_ratio.detach()
         harmful = _harmful(tokens, distance)
         squares = torch.where(harmful, distance.square(), torch.inf).sort().values  # tokens of S first, ascending

@@ -175,7 +175,7 @@ class OffPolicyMaxAtK(GroupLoss):
         return loss, metric_sums(tokens, entropy=tokens.entropy, **metrics)
 
     def _transformed(self, tokens: Tokens, ratio: Tensor) -> Tensor:
-        """Return the reward of each answer with its off-policy weights, without gradient."""
+        """Return the off-policy max@k reward of each answer, by its rank in the group, without gradient."""
         sequences, members = tokens.segments("sequence"), tokens.members("group")
         reward = sequences.mean(tokens.advantage.detach()).double()
         excess = (ratio.double() - 1.0).clamp(-self.clip, self.clip)

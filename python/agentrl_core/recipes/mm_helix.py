@@ -46,7 +46,7 @@ _GENERATED, _EXPERT = Where(origin="generated"), Where(origin="expert")
 
 @dataclass(frozen=True)
 class SparseGate(BatchComponent):
-    """Imitate the experts of a task only if too few of its rollouts succeed: draw column `imitation`.
+    """Imitate expert rollouts of a group only if too few of the policy's succeed: draw column `imitation`.
 
     The column is 1 for experts of a group with fewer than `successes` successful rollouts, else 0. A rollout with
     unknown success does not count as a success.

@@ -48,7 +48,7 @@ from agentrl_core.schedule import Above, StopTraining
 
 @dataclass(frozen=True)
 class UnderSampled(BudgetedRollout):
-    """Fork where the branches sample the policy too rarely (after PROPS, Corrado and Hanna, arXiv:2311.08290).
+    """Branch next after turns that were sampled less often than their probability (after PROPS, arXiv:2311.08290).
 
     A few samples do not represent the policy: some actions occur more often than their probability, others less often.
     After `initial` branches from the prompt, each further branch leaves a turn of the tree. To find it, a walk from the

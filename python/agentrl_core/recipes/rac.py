@@ -43,7 +43,7 @@ from agentrl_core.rollout import Branch, ErrorLocation, Group, Repair
 
 @dataclass(frozen=True)
 class UndoFailedStep(Repair):
-    """Fork members after the step at which they failed, undo this step, and let the policy correct it.
+    """Fork up to `at_most` failed members after the failed step, undo this step, and let the policy correct it.
 
     If the environment refuses the undo (it flags a format or tool error, or the episode ends), the branch is dropped
     with a warning, because its recovery did not happen. The program does not notice if an environment accepts any text

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BestMarked(BatchComponent):
-    """Train marked steps only in the draws of a group with the largest advantages.
+    """Train marked steps or tokens only in the `count` draws of a group with the largest advantages.
 
     The weight of marked steps is multiplied by 0 in all other draws. Of draws with equal advantages, the one with the
     smallest trajectory id is better. If reasoning and recommendation are one action, use `level="token"` and a column

@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ThisWindow(BatchComponent):
-    """Keep in all losses only the tokens sampled by the newest weights of their draw; other tokens are context.
+    """In all losses, keep all tokens of ended draws, and of others only the tokens sampled by the newest weights.
 
-    If a draw has ended, so that its tokens are not `truncated`, all its tokens are kept.
+    A draw has ended if its tokens are not `truncated`. Tokens that are not kept are context.
     `recipes.t_ppo.LatestVersionOnly` makes no such exception for ended draws, and acts in the policy's loss only.
 
     Example:

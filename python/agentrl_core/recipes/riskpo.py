@@ -63,7 +63,7 @@ _LEVELS = np.arange(1, 20) / 20.0
 
 @dataclass(frozen=True)
 class _Papers:
-    """The exam papers of a batch, and the draws in complete papers with their scores and group statistics."""
+    """The papers of a batch (one draw of each group of a bundle), with scores and group statistics of their draws."""
 
     used: NDArray[np.bool_]
     of_draw: NDArray[np.uint32]

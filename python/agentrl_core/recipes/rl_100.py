@@ -70,7 +70,7 @@ _OF_ACTIONS = step("action_value", model="action_critic")
 
 @dataclass(frozen=True)
 class RollbackModels(Hook):
-    """Restore every model passed to `recipe.updates` to its state at the start of the iteration.
+    """If `when` holds, restore every model passed to `recipe.updates` to its state at the start of the iteration.
 
     Args:
         when: condition under which the updates are undone, such as Above("forward_kl", 0.1).
@@ -146,7 +146,7 @@ class Gain(BatchComponent):
 
 @dataclass(frozen=True)
 class ExpectedGain(WeightedLoss):
-    """Estimate by weighted importance sampling whether the policy is better than the one that sampled: if so, L < 0.
+    """Estimate by importance sampling whether the policy reaches the value that `Gain` requires: if so, L < 0.
 
         L = - mean over trajectories of w gain,   w = exp(sum over tokens of log p - log p_old)
 

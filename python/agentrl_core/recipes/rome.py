@@ -60,7 +60,7 @@ from agentrl_core.weight import ImportanceWeight
 
 @dataclass(frozen=True)
 class FromChunks(TextMemory):
-    """Start rollouts after the first chunks of an expert trajectory, which solved the task.
+    """Start rollouts after the first chunks (actions) of an expert trajectory that solves the task.
 
     The expert trajectory is `Task.solution`, or else the newest trajectory of the run that solved the task. Without
     either, rollouts start at the prompt. Of the K chunks of the expert, the first k < K are submitted to the
@@ -101,7 +101,7 @@ class FromChunks(TextMemory):
     imitate: bool = True
 
     def initial_state(self) -> State:
-        """Return a state in which no task was rolled back."""
+        """Return a state without a number of chunks for any task."""
         return {"given": {}}
 
     def next(self, state: State, closed: IterationRecord) -> State:
@@ -112,7 +112,7 @@ class FromChunks(TextMemory):
         return {"given": chunk_counts}
 
     def anchor(self, member: int, chunks: int) -> int:
-        """Return the number of expert chunks given to a member; members take the start positions in turn."""
+        """Return the number of expert chunks given to a member; members take the `anchors` start positions in turn."""
         return member % self.anchors * chunks // self.anchors
 
     async def group(self, group: Group) -> None:

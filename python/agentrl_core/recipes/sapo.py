@@ -62,7 +62,7 @@ class Smooth(Surrogate):
     negative: float = option(1.05, above=0)
 
     def __call__(self, tokens: Tokens, log_ratio: Tensor, bounds: ClipBounds) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """Return the smooth gate of each token, for positive and for negative advantages."""
+        """Return the sigmoid surrogate of each token, for positive and for negative advantages."""
         deviation = log_ratio.exp() - 1.0
         return (
             torch.sigmoid(self.positive * deviation) * (4.0 / self.positive),

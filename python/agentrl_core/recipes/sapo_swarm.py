@@ -135,7 +135,7 @@ class SharedExperience(Rollout):
             ) from None
 
     def write(self, groups: list[Group]) -> int:
-        """Write groups to the file of this node, and return their number."""
+        """Replace the content of this node's file by these groups, and return their number."""
         lines = []
         for group in groups:
             task = {name: getattr(group.task, name) for name in ("task_id", "question", "domain", "payload")}

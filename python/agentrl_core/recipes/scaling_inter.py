@@ -34,13 +34,13 @@ from agentrl_core.rollout import Branch, Rollout
 
 @dataclass(frozen=True)
 class Horizon(Rollout):
-    """Limit the turns of a trajectory in stages: in iteration n the limit is h[min(floor(n / every), S - 1)].
+    """Limit the turns of a trajectory in stages: stages[min(n // every, len(stages) - 1)] in iteration n, from 0.
 
     A trajectory that is not over at its limit is truncated, and keeps its rewards. Source: ScalingInter-RL
     (arXiv:2509.08755), whose lists rise from 6 or 10 turns to 20 or 30 in three stages of 100 iterations.
 
     Args:
-        stages: the limits h_1, …, h_S.
+        stages: the limits of the stages.
         every: number of iterations of a stage.
 
     Raises:

@@ -46,7 +46,7 @@ from agentrl_core.weight import ExpertMask
 
 @dataclass(frozen=True)
 class FirstBadStep(JudgeLocator):
-    """Locate the first bad step as `JudgeLocator` does, with the share t / T that counts the bad step t of T.
+    """Locate the first bad step as `JudgeLocator` does, but count this step t of T in the share: t / T.
 
     Example:
         >>> from agentrl_core.recipes.scope import FirstBadStep

@@ -114,7 +114,7 @@ class EntropyAnchor(EntropyTerm):
     quantile: float = option(0.8, above=0, below=1)
 
     def peak_entropy(self, tokens: Tokens) -> Tensor:
-        """Return the anchored mean, a scalar with gradient; without any peak, return the anchor."""
+        """Return the mean top-p entropy at uncertain positions, with gradient; the anchor if there are none."""
         responses = tokens.segments("sequence")
         entropy = tokens.output("top_p_entropy")
         peak = tokens.trained & (entropy > responses.spread(responses.quantile(entropy, self.quantile)))

@@ -142,7 +142,7 @@ class JudgeAndReflect(Rollout):
         await group.run(group.start_many(group.size, facts={"recycled": 0.0}))
 
     async def cohort(self, groups: Cohort) -> None:
-        """Run all solutions, then the items that are made from them."""
+        """Run all solutions, then judgements of some of them and reflections on some wrong ones."""
         await groups.run()
         scores = await groups.score(self.column)
         kinds = [self.sorted(group, known) for group, known in zip(groups, scores, strict=True)]
@@ -190,7 +190,7 @@ class JudgeAndReflect(Rollout):
         return not right or not wrong or draw < self.pointwise
 
     async def judge(self, group: Group, right: Sequence[Branch], wrong: Sequence[Branch]) -> None:
-        """Run an item in which one or two solutions of a group are judged."""
+        """Run a side task that judges one solution of a group, or compares a right with a wrong one."""
         if not self.judged_alone(len(right), len(wrong), group.uniform("pointwise")):
             ordered = [_one(group, "right", right), _one(group, "wrong", wrong)]
             label = "A" if group.uniform("order") < 0.5 else "B"
@@ -206,7 +206,7 @@ class JudgeAndReflect(Rollout):
         await group.spawn(task, size=group.size, parent=about, program=Label("recycled", label=label))
 
     async def look_again(self, group: Group, wrong: Sequence[Branch], *, whole: bool) -> None:
-        """Run an item that reflects on a wrong solution, and shows the whole solution or only its result."""
+        """Run rollouts that reflect on a wrong solution; their prompt shows the whole solution or only its result."""
         about = _one(group, "reflected", wrong)
         solution_text = about.text if whole else self.result_of(about.text)
         await group.spawn(group.task, size=group.size, parent=about, program=_Reflection(self.reflect, solution_text))

@@ -142,7 +142,7 @@ class RecalibratedBurst(Replay):
 
 @dataclass(frozen=True)
 class StoredAdvantage(BatchComponent):
-    """Use the advantage that a stored draw got when it was drawn again.
+    """Set the advantage of stored draws to the column `recalibrated`, computed when they were drawn again.
 
     Example:
         >>> from agentrl_core.recipes.spear import StoredAdvantage

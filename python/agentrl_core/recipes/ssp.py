@@ -58,7 +58,7 @@ _QUESTION = re.compile(r"<question>(.*?)</question>", re.DOTALL)
 
 @dataclass(frozen=True)
 class SearchSelfPlay(TextMemory):
-    """Run a proposer, a check of its question, and solvers; keep proposed questions and read texts in memory.
+    """Run a proposer, a check of its question, and solvers; keep questions and texts that were read in memory.
 
     The draw column `proposer` is 1 for proposers, 0 for solvers.
 
@@ -111,7 +111,7 @@ class SearchSelfPlay(TextMemory):
         return 4.0 * (share - self.low) * (self.high - share) if 0.0 < share < 1.0 else 0.0
 
     def initial_state(self) -> State:
-        """Return an empty pool and an empty list of read texts."""
+        """Return an empty pool of questions and an empty list of texts that proposers read."""
         return {"pool": [], "read": []}
 
     def next(self, state: State, closed: IterationRecord) -> State:
@@ -145,7 +145,7 @@ class SearchSelfPlay(TextMemory):
             await self.solved(group, earlier, proposer)
 
     async def checked(self, group: Group, task: Task, proposer: Branch, read: str) -> bool:
-        """Return whether a helper finds the given answer in the proposer's texts, mixed with texts of others."""
+        """Return whether a helper finds the answer in the proposer's texts, mixed with those of other proposers."""
         others = [text for text in self.recall(group)["read"] if text != read]
         noise = [others[place] for place in _shuffled(group, "noise", len(others))[: self.noise]]
         texts = [read, *noise]

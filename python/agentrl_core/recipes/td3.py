@@ -92,7 +92,7 @@ def estimate(critic: nn.Module, policy: nn.Module | None = None) -> Callable[[An
 
 @dataclass(frozen=True)
 class TwinTargets(BatchComponent):
-    """Compute targets of tokens from the smaller of two estimates: columns `return` and `advantage`.
+    """Compute the critics' targets `return` from the smaller of two estimates; `advantage` is the critic's estimate.
 
     With Q' = min(first_estimate, second_estimate) of the next trained token of the draw,
 

@@ -117,7 +117,7 @@ class LearningProgress(Tracker):
         return {"last": last, "progress": progress, "count": count}
 
     def estimate(self, state: State, candidates: Candidates) -> NDArray[np.float64]:
-        """Return the absolute learning progress of each task."""
+        """Return the absolute learning progress of each task; `unseen` before its first visit."""
         visited = candidates.read(state["count"], 0) > 0
         return np.where(visited, candidates.read(state["progress"], self.unseen), self.unseen)
 

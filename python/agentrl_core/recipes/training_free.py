@@ -118,7 +118,7 @@ class Experiences(TextMemory):
         await group.run(group.start_many(group.size, prompt))
 
     async def cohort(self, groups: Cohort) -> None:
-        """Roll out all groups, compare the rollouts of each group, and merge the proposals into a plan."""
+        """Roll out all groups, compare the rollouts of each group, and merge the proposed changes into a plan."""
         await groups.run()
         scores = dict(zip((group.name for group in groups), await groups.score(self.column), strict=True))
         proposed: dict[str, list[dict[str, Any]]] = {}
@@ -137,7 +137,7 @@ class Experiences(TextMemory):
     async def compared(
         self, group: Group, branches: Sequence[Branch], scores: NDArray[np.float64]
     ) -> list[dict[str, Any]]:
-        """Return the proposals of a group.
+        """Return the changes of the list of experiences that a comparison of a group's rollouts proposes.
 
         The list is empty if `teaches` is False for the scores of all rollouts, or of the rollouts with a summary.
         """
@@ -160,13 +160,13 @@ class Experiences(TextMemory):
         return operations(await self._ask(group, self.edit, parts, branches[known[0]]))[: self.proposals]
 
     def teaches(self, scores: NDArray[np.float64]) -> bool:
-        """Return whether a group with these scores is compared."""
+        """Return whether a group with these scores is compared: they differ, or their mean is between 0 and 1."""
         if not len(scores):
             return False
         return bool(0.0 < scores.mean() < 1.0 if self.taught == "between" else scores.min() < scores.max())
 
     async def plan(self, group: Group, proposed: list[dict[str, Any]]) -> None:
-        """Merge all proposals into one plan and note it; it is empty if none of three tries can be parsed."""
+        """Merge all proposed changes into one plan and note it; an empty plan if none of three tries can be parsed."""
         known = _numbered(self.recall(group)["texts"])
         parts = {"experiences": known, "proposals": "\n".join(map(json.dumps, proposed))}
         about = group.branches[0]
@@ -199,7 +199,7 @@ class Experiences(TextMemory):
 
 
 def operations(text: str) -> list[dict[str, Any]]:
-    """Return the operations in a text that can be parsed, without NONE.
+    """Return the ADD, UPDATE and DELETE operations in a text that can be parsed.
 
     Example:
         >>> from agentrl_core.recipes.training_free import operations

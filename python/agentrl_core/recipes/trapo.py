@@ -125,7 +125,7 @@ class SimilarCurves(StatefulComponent):
     def kept(
         self, state: State, labelled: Mapping[str, list[float]], unlabelled: Mapping[str, list[float]]
     ) -> set[str]:
-        """Return the unlabelled tasks of a batch that are trained, by the curves of its tasks."""
+        """Return the unlabelled tasks of a batch that are trained, those with curves most like the reference curves."""
         candidates = {name: curve for name, curve in sorted(unlabelled.items()) if len(curve) > self.visits}
         chosen = {name: state["unlabelled"][name] for name in state["chosen"]}
         references = [*({**state["labelled"], **labelled}).values(), *chosen.values()]

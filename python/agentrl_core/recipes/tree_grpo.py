@@ -1,4 +1,4 @@
-"""Tree-GRPO: grow groups as trees that branch after random turns, and compare within trees (arXiv:2509.21240).
+"""Tree-GRPO: grow a group as trees that branch at random turns; compare within group and tree (arXiv:2509.21240).
 
 Each prompt has 2 trees that begin as chains, and 2 new branches leave each tree at random turns. The 6 rollouts cost
 less than 6 independent ones, because branches share turns (`TreeExpansion`). Credit is the sum of two group-relative
@@ -40,7 +40,7 @@ from agentrl_core.rollout import Branch, Group, Position, Rollout
 
 @dataclass(frozen=True)
 class TreeExpansion(Rollout):
-    """Start trees as chains, and expand them at random turns (Tree-GRPO, arXiv:2509.21240).
+    """Start each tree with one rollout, and fork new branches at random turns (Tree-GRPO, arXiv:2509.21240).
 
     `trees` branches run from the prompt to their ends. In each of `rounds` rounds, `expansions` nodes of each tree are
     drawn with equal probability, none twice. A new branch leaves after each drawn node and runs to its end. A node is
@@ -71,7 +71,7 @@ class TreeExpansion(Rollout):
         return self.trees * (self.rounds * self.expansions + 1)
 
     async def group(self, group: Group) -> None:
-        """Run the chains, then the rounds of expansion."""
+        """Run the first rollout of each tree, then the rounds of expansion."""
         trees = [[group.start(facts={"tree": str(number)})] for number in range(self.trees)]
         await group.run([branch for tree in trees for branch in tree])
         for number in range(self.rounds):
@@ -80,7 +80,7 @@ class TreeExpansion(Rollout):
             trees = [[*tree, *branches] for tree, branches in zip(trees, grown, strict=True)]
 
     def _expanded(self, group: Group, tree: list[Branch], name: str) -> list[Branch]:
-        """Fork new branches of one tree at random nodes, and return them."""
+        """Fork up to `expansions` new branches of one tree at random turns, and return them."""
         nodes = [node for branch in tree for node in _nodes(branch)]
         by_chance = sorted(range(len(nodes)), key=lambda row: group.uniform("node", name, row))
         chosen = [nodes[row] for row in sorted(by_chance[: self.expansions])]

@@ -94,7 +94,7 @@ class PlayerReferee(TextMemory):
         return {"average": share if average is None else self.momentum * average + (1.0 - self.momentum) * share}
 
     async def group(self, group: Group) -> None:
-        """Roll out a group according to the domain of its task."""
+        """Roll out a group by its task's domain; skip open tasks until the average reaches `opened_at`."""
         if group.task.domain == "preference":
             await group.run(group.start_many(group.size, facts={"ordered": -1.0}), self.order)
         elif group.task.domain != "open":

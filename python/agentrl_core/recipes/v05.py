@@ -72,7 +72,7 @@ class CostAwareSampling(Rounds):
 
     @property
     def queried_models(self) -> tuple[str, ...]:
-        """The value model, if there is one."""
+        """Return the name of the value model, if there is one."""
         return (self.model,) if self.model else ()
 
     def error(self, distance: float, count: int) -> float:
@@ -87,12 +87,12 @@ class CostAwareSampling(Rounds):
         return weight**2 * noise + (1.0 - weight) ** 2 * distance
 
     def gain(self, mean: float, prior: float, count: int) -> float:
-        """Return by how much one more rollout lowers the risk of the baseline."""
+        """Return by how much one more rollout lowers the squared error of the baseline."""
         distance = max(0.0, (mean - prior) ** 2 - self.variance / count)
         return self.error(distance, count) - self.error(distance, count + 1)
 
     async def prior(self, group: Group) -> float:
-        """Return V of a task: the model's prediction, or the success rate so far as a reward."""
+        """Return the prior value of a task: the model's prediction, or the success rate so far as a reward."""
         if self.model:
             probe = group.start(role="helper")
             await probe.begin()

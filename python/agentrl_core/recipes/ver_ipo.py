@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VerifiedPairs(BatchComponent):
-    """Pair rollouts that a judge accepts with rejected rollouts of their group: draw columns `pair` and `advantage`.
+    """Pair long accepted rollouts with rejected ones of their group: draw columns `pair` and `advantage`.
 
     A draw is chosen (advantage 1) if it is a success, consistent, not repetitive, and at least as long as the mean of
     its group. It is rejected (-1) if it is not a success, not consistent, or repetitive. A draw is in at most one pair;

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hysteresis(Controller):
-    """Switch to 1 when the average of a metric reaches `high`, and back to 0 when it falls to `low`.
+    """Switch to 1 if a metric's average reaches `high`, to 0 if it falls to `low`, and after `patience` at the latest.
 
     average <- momentum average + (1 - momentum) metric, starting at 0. In a `Choice`, it alternates between phases that
     each last until they are saturated (Vision-Zero, arXiv:2509.25541). `unsure` adds the average of a second metric,
@@ -191,7 +191,7 @@ class ZeroSumVotes(BatchComponent):
 
 @dataclass(frozen=True)
 class PhaseSteps(BatchComponent):
-    """Keep only the steps of one phase in the loss.
+    """Keep only the votes, or only the clues, in the loss.
 
     Args:
         votes: whether to keep votes; if False, keep clues.
