@@ -48,7 +48,9 @@ def image_of(part: Mapping[str, Any], where: str) -> Image:
     try:
         content = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise InvalidInputError(f"{where}: the base64 of its image is damaged ({error}); encode it again") from None
+        raise InvalidInputError(
+            f"{where}: the base64 of an image is damaged ({error}); encode the image again"
+        ) from None
     try:
         return Image(content)
     except InvalidInputError as error:

@@ -122,8 +122,11 @@ def check_runs(
                 f"{name} needs a value head on the policy, which agentrl train does not add; copy its loop and set "
                 f"policy.value_head"
             )
-        if "pair" in training.loss.streams and recipe.rollout.at(0).final_group_size(group_size) != 2:
-            raise InvalidInputError(f"{name} compares two rollouts of a task; use --group-size 2")
+        if "pair" in training.loss.streams and (final := recipe.rollout.at(0).final_group_size(group_size)) != 2:
+            raise InvalidInputError(
+                f"--group-size is {group_size}, which makes {final} rollouts of a task, but {name} compares exactly "
+                "two; give --group-size 2, or rollout.Independent() if the rollout fixes the number"
+            )
     if _learns_from_teacher(recipe) and not teacher:
         raise InvalidInputError(f"{name} learns from a teacher; give --teacher, the directory of a model")
     if teacher and not _learns_from_teacher(recipe):
