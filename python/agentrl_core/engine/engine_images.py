@@ -100,7 +100,9 @@ class EngineImages:
             except AgentRLError as error:
                 errors[number] = error
             except Exception as error:  # noqa: BLE001 -- processors raise many types for an invalid image
-                errors[number] = InvalidInputError(f"generate: the processor refuses {image!r} ({error}); give another")
+                errors[number] = InvalidInputError(
+                    f"generate: the processor refuses {image!r} ({error}); give another image"
+                )
         self._of(list(new), new)
         for number, request in requests.items():
             if number not in errors:

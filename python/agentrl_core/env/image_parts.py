@@ -101,5 +101,8 @@ def _with_images(message: Mapping[str, Any], where: str) -> dict[str, Any]:
         )
     return {
         **message,
-        "content": [image_of(part, where) if is_image_part(part) else part for part in content],
+        "content": [
+            image_of(part, f"{where}.content[{place}]") if is_image_part(part) else part
+            for place, part in enumerate(content)
+        ],
     }

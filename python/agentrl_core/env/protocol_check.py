@@ -142,9 +142,11 @@ class _Checker:
             self.problems += violations.of_tasks(tasks, count)
             if self.problems:
                 return []
-            if _listed(environment.tasks(count)) != tasks:
+            if (again := _listed(environment.tasks(count))) != tasks:
+                pairs = enumerate(zip(tasks, again, strict=False)) if isinstance(again, Sequence) else ()
+                where = next((f" at tasks()[{place}]" for place, (old, new) in pairs if old != new), "")
                 self.problems.append(
-                    "tasks() returns other tasks in a second call: make each task depend on its number only"
+                    f"tasks() returns other tasks in a second call{where}: make each task depend on its number only"
                 )
             elif _listed(environment.tasks(count - 1, start=1)) != tasks[1:]:
                 self.problems.append(
