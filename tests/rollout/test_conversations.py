@@ -165,7 +165,7 @@ def test_tools_are_those_of_a_context() -> None:
             env.StepResult("x", context=at(0), parallel_requests=3),
             "parallel_requests is 3 .*; give a list of env.Context, one for each conversation",
         ),
-        (env.StepResult("x", context=at(0), parallel_requests=[None]), "parallel_requests has None"),
+        (env.StepResult("x", context=at(0), parallel_requests=[None]), r"parallel_requests\[0\] is None"),
         (
             env.StepResult(
                 "x", context=at(0), parallel_requests=[env.Context(3, replaces_history=True, observation="y")]
@@ -174,7 +174,7 @@ def test_tools_are_those_of_a_context() -> None:
         ),
         (
             env.StepResult("x", context=at(0), parallel_requests=[env.Context(1, observation=3)]),
-            "parallel_requests.observation is 3",
+            r"parallel_requests\[0\]\.observation is 3",
         ),
     ],
     ids=[

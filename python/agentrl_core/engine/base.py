@@ -376,7 +376,7 @@ def check_request(request: object, vocabulary_size: int, *, takes_images: bool =
         wrong = smallest if smallest < 0 else largest
         raise DataError(
             f"generate: the request holds token {wrong}, outside the vocabulary of {vocabulary_size} tokens; "
-            f"make its tokens with this engine's chat"
+            f"render the request with this engine's chat"
         )
     if request.images and not takes_images:
         raise UnsupportedError(

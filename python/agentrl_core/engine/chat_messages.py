@@ -110,7 +110,7 @@ def is_trained(message: Mapping[str, Any], where: str) -> bool:
         elif value and message["role"] != "assistant":
             raise UnsupportedError(
                 f"{where}: {name} is {value} on a message of role {message['role']!r}; only answers of the assistant "
-                "are trained: leave it out"
+                f"are trained: leave {name} out"
             )
         else:
             trained &= bool(value)

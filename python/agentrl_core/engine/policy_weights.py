@@ -287,7 +287,9 @@ def _checked_state(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
             )
         plain = plain_name(name)
         if plain in plain_state:
-            raise InvalidInputError(f"update_weights: the state dict has {plain!r} twice; give that of one model")
+            raise InvalidInputError(
+                f"update_weights: the state dict has {plain!r} twice; give the state dict of one model"
+            )
         if plain.split(".")[0] != VALUE_HEAD:
             plain_state[plain] = value
     if not plain_state:

@@ -95,9 +95,12 @@ class VllmApi:
         [choice] = answer["choices"]
         [place] = choice["logprobs"]["content"]
         if abs(place["logprob"]) > 1e-6 or any(other["logprob"] > _FLOOR for other in place["top_logprobs"][1:]):
+            found = f"the only token kept by top_k=1 has {place['logprob']:.4f}, not 0"
+            if abs(place["logprob"]) <= 1e-6:
+                found = "tokens that top_k=1 drops have log-probabilities above -inf"
             raise InvalidInputError(
-                f"VllmServer: {self.url} reports log-probabilities of another distribution than it samples from (the "
-                f"only token kept by top_k=1 has {place['logprob']:.4f}, not 0); start it with "
+                f"VllmServer: {self.url} does not report log-probabilities of the distribution sampled from ({found}); "
+                "start the server with "
                 f"--logprobs-mode {vllm_output.PROCESSED}"
             )
         versions = _versions(choice)

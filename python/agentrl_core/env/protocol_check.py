@@ -143,7 +143,7 @@ class _Checker:
             if self.problems:
                 return []
             if (again := _listed(environment.tasks(count))) != tasks:
-                pairs = enumerate(zip(tasks, again, strict=False)) if isinstance(again, Sequence) else ()
+                pairs: Any = enumerate(zip(tasks, again, strict=False)) if isinstance(again, Sequence) else ()
                 where = next((f" at tasks()[{place}]" for place, (old, new) in pairs if old != new), "")
                 self.problems.append(
                     f"tasks() returns other tasks in a second call{where}: make each task depend on its number only"

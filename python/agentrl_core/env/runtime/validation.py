@@ -200,7 +200,7 @@ class EnvironmentChecks:
                 checked.append(context)
                 continue
             remedy = "give a text, or messages with role and content"
-            observation = self.content(each.observation, f"{name}.observation", remedy)
+            observation = self.content(each.observation, f"{name}[{place}].observation", remedy)
             checked.append(replace(context, observation=observation, state_key=self.state(each.state_key)))
         return tuple(checked)
 
