@@ -299,7 +299,7 @@ def data(raw: bytes) -> str:
         ("file:///etc/passwd", "nothing is loaded"),
         ("/etc/passwd", "nothing is loaded"),
         ("data:image/png,abc", "is not base64"),
-        ("data:image/png;base64,@@@@", "base64 of its image is damaged"),
+        ("data:image/png;base64,@@@@", "base64 of an image is damaged"),
         (data(b"no picture"), "not a PNG, JPEG, WebP or GIF"),
         (data(picture(1).content[:60]), "damaged PNG"),
         (data(b'<svg xmlns="http://www.w3.org/2000/svg"/>'), "not a PNG, JPEG, WebP or GIF"),

@@ -19,7 +19,7 @@ ASK = {"messages": [{"role": "user", "content": "?"}]}
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "::"])
 def test_others_are_let_in_with_a_key_alone(host) -> None:
-    with pytest.raises(InvalidInputError, match="other machines can reach it; give a --key-file"):
+    with pytest.raises(InvalidInputError, match="other machines can reach the endpoint; give a --key-file"):
         serve.run("http://127.0.0.1:1", None, None, host, 0, None)
 
 

@@ -113,7 +113,7 @@ def test_names_that_cannot_be_kept_are_refused(value) -> None:
 def test_a_group_is_of_one_task() -> None:
     served = served_with()
     served.open("a", task="t1", group="g")
-    with pytest.raises(InvalidInputError, match="group is 'g', which has sessions of task 't1' and not of 't2'"):
+    with pytest.raises(InvalidInputError, match="task is 't2', but group 'g' has task 't1'; use another group"):
         served.open("b", task="t2", group="g")
     served.open("b", task="t1", group="g")
     for name in "ab":

@@ -154,7 +154,7 @@ def test_a_user_s_file_has_a_page(output_of: Callable[..., str], tmp_path: Path)
         (("show",), "recipes show: 0 names given; give one"),
         (("diff", "grpo"), "recipes diff: 1 names given; give two"),
         (("--needs", "critics"), "did you mean critic"),
-        (("show", "grpo", "--phase", "loss"), "apply to the list only"),
+        (("show", "grpo", "--phase", "loss"), "--phase applies to the list only"),
         (("show", "nothing.toml"), "recipe file 'nothing.toml' cannot be read"),
     ],
 )

@@ -338,10 +338,10 @@ def test_the_rollout_log_gives_images_back_as_they_were() -> None:
 def test_check_accepts_images_and_refuses_invalid_message_parts() -> None:
     assert env.check(Gallery(), actions=["a", "bb"], steps=TURNS).ended == 3
     world = SmallWorld(observation=[{"role": "user", "content": ["text", 7]}])
-    with pytest.raises(InvalidInputError, match="a message of the observation is"):
+    with pytest.raises(InvalidInputError, match="message 0 of the observation is"):
         env.check(world, actions=["a"], steps=2)
     collect = arl.Collector(world, world, recipes.GRPO, task_pool=4)
-    refused = pytest.warns(AgentRLWarning, match=r"Episode\.observation has the message")
+    refused = pytest.warns(AgentRLWarning, match=r"Episode\.observation\[0\] is .* without a text")
     with refused, pytest.warns(AgentRLWarning, match="has no draws"):
         collect(tasks=1, group_size=1)
 

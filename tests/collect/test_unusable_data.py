@@ -42,7 +42,7 @@ BAD_SEGMENTS: Mapping[str, tuple[Callable[[Segment], Any], str]] = {
     "minus infinity": (with_values(logprobs=np.array([-INF, -1, -1, -1], np.float32)), r"logprobs\[0\] is -inf"),
     "positive": (with_values(logprobs=np.array([0.5, -1, -1, -1], np.float32)), r"logprobs\[0\] is 0.5"),
     "too large": (with_values(logprobs=np.array([-1e300, -1, -1, -1])), r"logprobs\[0\] is -inf"),
-    "None": (with_values(logprobs=[None, -1.0, -1.0, -1.0]), r"logprobs is \[None"),
+    "None": (with_values(logprobs=[None, -1.0, -1.0, -1.0]), r"logprobs\[0\] is None"),
     "too few": (with_values(logprobs=np.zeros(2, np.float32)), "logprobs has 2 values for 4 tokens"),
     "entropy": (with_values(entropies=np.array([NAN, 1, 1, 1], np.float32)), r"entropies\[0\] is NaN"),
     "negative token": (with_values(tokens=np.array([1, -2, 3, 9], np.int32)), "tokens has -2, outside the vocabulary"),
@@ -63,7 +63,7 @@ BAD_SEGMENTS: Mapping[str, tuple[Callable[[Segment], Any], str]] = {
     ),
     "NaN in top": (
         with_values(top=TopLogprobs(np.ones((4, 1), np.int32), np.full((4, 1), NAN, np.float32))),
-        "top.logprobs holds NaN",
+        r"top\.logprobs\[0, 0\] is nan",
     ),
 }
 

@@ -49,11 +49,11 @@ WRONG_ANSWERS = {
     ),
     "messages": (
         ends(observation=[{"role": "user"}], terminated=False),
-        r"StepResult.observation has the message \{'role': 'user'\} \(a dict\) without a text in content; give a",
+        r"StepResult.observation\[0\] is \{'role': 'user'\} \(a dict\), without a text in content; give a",
     ),
     "no messages": (
         ends(observation=["hello"], terminated=False),
-        r"StepResult.observation has 'hello' \(a str\), which is not a message; give a text or messages",
+        r"StepResult.observation\[0\] is 'hello' \(a str\); give a text or messages",
     ),
     "text reward": (ends(reward="1"), r"StepResult.reward is '1' \(a str\); give a finite number, None .* NaN"),
     "infinite reward": (ends(reward=math.inf), r"StepResult.reward is inf \(a float\); give a finite number"),

@@ -170,7 +170,9 @@ def test_a_full_disk_is_an_error_with_a_remedy(write, make_model, tokenizer, tmp
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))  # Python has its signal ignored: the write fails
     try:
-        with pytest.raises(EngineError, match=r"update_weights: .* cannot be written: .*; free space on its disk, or"):
+        with pytest.raises(
+            EngineError, match=r"update_weights: .* cannot be written: .*; free space on its disk or permit"
+        ):
             write(tmp_path, weights, tokenizer)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -231,7 +233,7 @@ def test_a_state_dict_is_as_good_as_its_model(make_model, tokenizer) -> None:
         "ties 'lm_head.weight'": untied,
         "has adapters": adapters,
         "lacks 'model.embed_tokens.weight'": {"model.norm.weight": torch.ones(64)},
-        "is torch.int64; give materialised weights": integers,
+        "is torch.int64, but the engine's is floating point; give the model": integers,
         "'model.norm.weight' twice": {"model.norm.weight": torch.ones(1), "module.model.norm.weight": torch.ones(1)},
     }.items():
         with pytest.raises(InvalidInputError, match=f"update_weights: .*{wrong}"):

@@ -168,12 +168,12 @@ def test_invalid_images_fail_only_their_own_request():
     Picture.open(io.BytesIO(one.content)).save(jpeg, "JPEG")
     broken = Image(jpeg.getvalue()[:-100])
     wrong = {
-        replace(good, images=(one, one)): r"holds 4 image tokens \(id 3\), but its 2 images need 8",
-        replace(good, images=()): "holds 4 image tokens .*, but its 0 images need 0",
-        replace(good, images=(large,)): "holds 4 image tokens .*, but its 1 images need 8",
+        replace(good, images=(one, one)): r"has 4 image tokens \(id 3\), but the 2 images of the request need 8",
+        replace(good, images=()): "has 4 image tokens .*, but the 0 images of the request need 0",
+        replace(good, images=(large,)): "has 4 image tokens .*, but the 1 images of the request need 8",
         replace(good, images=(broken,)): "cannot be read",
         replace(good, images=(screenshot(3, 8, 2000),)): "the processor refuses Image",
-        replace(text, images=(one,)): "holds 0 image tokens",
+        replace(text, images=(one,)): "has 0 image tokens",
         replace(good, tokens=good.tokens[: int(np.flatnonzero(good.tokens == 3)[-1]) + 1]): "ends with an image token",
         replace(text, tokens=np.append(text.tokens, model.config.video_token_id).astype(np.int32)): "placeholder of",
     }
@@ -200,9 +200,7 @@ def test_engines_that_take_no_images_refuse_them(make_model, tokenizer):
         with pytest.raises(UnsupportedError, match="the request has 1 images, and this engine takes none"):
             generate_all(generate, [request])
     blind = engine.Transformers(model, processor.tokenizer)
-    with pytest.raises(
-        InvalidInputError, match=r"holds token 3, the placeholder of an image; make the engine with the"
-    ):
+    with pytest.raises(InvalidInputError, match=r"holds token 3, a placeholder of images; make the engine with the"):
         generate_all(blind, [Request(request.tokens, 0, SAMPLING)])
     model.config.text_config.use_bidirectional_attention = "vision"
     with pytest.raises(UnsupportedError, match="tokens of an image attend to each other in"):

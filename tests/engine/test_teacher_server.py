@@ -191,7 +191,7 @@ def test_a_request_to_a_busy_server_is_retried(server: tuple[str, type[Answers]]
 def test_another_tokenizer_is_refused(server: tuple[str, type[Answers]]) -> None:
     url, handler = server
     handler.shift = 1
-    with pytest.raises(InvalidInputError, match="splits a text into other tokens"):
+    with pytest.raises(InvalidInputError, match="tokenises a text differently"):
         annotate(rollouts(), "teacher_logprob", TeacherServer(url, tokenizer=TOKENIZER))
     assert handler.asked == []
 

@@ -424,6 +424,8 @@ def test_a_dead_server_is_skipped_and_a_misconfigured_restart_is_rejected(saved,
         with pytest.raises(UnsupportedError, match=r"worker-extension-cls agentrl_core\.engine\.vllm_worker"):
             both.update_weights(policy, 53)
         # Log-probabilities before temperature, top_k and top_p are vLLM's own default.
-        with pytest.raises(InvalidInputError, match=r"another distribution than it samples from .*processed_logprobs"):
+        with pytest.raises(
+            InvalidInputError, match=r"does not report log-probabilities of the distribution .*processed_logprobs"
+        ):
             engine.VllmServer(server.url, tokenizer)
     both.close()

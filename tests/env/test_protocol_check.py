@@ -303,8 +303,8 @@ BROKEN = {
     "the observation is 7; give a text or messages": broken(
         episode___init__=lambda self, *args: (Episode.__init__(self, *args), setattr(self, "observation", 7))[0]
     ),
-    "a message of the observation is .*; give a dict with one of the roles": outcomes(observation=[{"role": "robot"}]),
-    "tools of an episode is .*; give a list of JSON schemas": broken(episode_tools=[{"name": {1, 2}}]),
+    "message 0 of the observation is .*; give a dict with one of the roles": outcomes(observation=[{"role": "robot"}]),
+    r"tools\[0\] of an episode is .*; give a JSON schema": broken(episode_tools=[{"name": {1, 2}}]),
     "step 0 of task 'train 0', action '<call>1.1</call>' raises RuntimeError: what": broken(
         episode_step=raising("what")
     ),

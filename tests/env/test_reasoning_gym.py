@@ -164,7 +164,7 @@ def test_a_family_with_too_few_questions_is_reported():
     [
         ({"families": []}, "at least one name"),
         ({"families": "lcm"}, "at least one name"),
-        ({"families": ["lcm", "lcm"]}, "a name twice"),
+        ({"families": ["lcm", "lcm"]}, "has 'lcm' twice; give each name once"),
         ({"families": ["chain_sums"]}, "there is no family 'chain_sums'; did you mean chain_sum"),
         ({"families": ["qqq"]}, "there is no family 'qqq'; use one of: .*, chain_sum, .*, lcm, "),
         ({"families": {"lcm": {"min_value": -1}}}, "min_value"),

@@ -128,7 +128,7 @@ def test_refusals_come_before_anything_is_made(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "mine.toml").write_text(WITH_JUDGE.to_toml())
     for arguments, message in (
         (["fapo"], "recipe 'fapo' reads facts that these tasks do not have: flawed; available: points, answer, "),
-        (["dpo"], "use --group-size 2"),
+        (["dpo"], "compares exactly two; give --group-size 2"),
         ([str(tmp_path / "mine.toml")], "recipe 'mine' trains model 'judge', but agentrl train has policy, critic"),
         (["vppo"], "recipe 'vppo' needs column 'perturbed_logprob'"),
         (["v0"], "the pool has no column 'prior'"),

@@ -58,7 +58,9 @@ def test_a_checkpoint_is_durable_before_the_store_names_it(tmp_path: Path, synce
 def test_a_truncated_recipe_file_is_reported(tmp_path: Path, share: float, capsys: pytest.CaptureFixture[str]) -> None:
     text = recipes.GRPO.to_toml() + run_files.options_toml(TrainOptions())
     (tmp_path / "recipe.toml").write_text(text[: int(len(text) * share)])
-    with pytest.raises(InvalidInputError, match=r"recipe\.toml is incomplete: .* remove the file to start again"):
+    with pytest.raises(
+        InvalidInputError, match=r"recipe\.toml is incomplete or cannot be read: .* remove the file to start again"
+    ):
         run_files.begun(tmp_path)
     for more in ([], ["--resume"]):
         assert main(["train", "--run", str(tmp_path), *more]) == 1

@@ -91,9 +91,8 @@ class Endpoint(Routes):
     ) -> None:
         super().__init__(max_bytes)
         if api_key is not None and not (api_key and api_key.isascii() and api_key.isprintable()):
-            raise InvalidInputError(
-                "api_key is empty or not printable ASCII; give printable ASCII text, or None for no key"
-            )
+            problem = "not printable ASCII" if api_key else "empty"
+            raise InvalidInputError(f"api_key is {problem}; give printable ASCII text, or None for no key")
         self.upstream = upstream
         self._recorder = SessionRecorder(store)
         self._template = TemplateSuffix(upstream)

@@ -79,7 +79,9 @@ class EngineUpstream:
         prompt = request["prompt"]
         tokens = self._tokenizer.encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
         if max(tokens, default=-1) >= len(self._tokenizer):
-            message = f"prompt has the token id {max(tokens)}; give ids from 0 to {len(self._tokenizer) - 1}, or a text"
+            wrong = max(tokens)
+            most = len(self._tokenizer) - 1
+            message = f"prompt[{tokens.index(wrong)}] is {wrong}; give token ids from 0 to {most}, or a text"
             raise RefusedError(400, {"error": {"message": message}})
         return await self._generated(request, list(tokens), is_chat=False)
 

@@ -143,15 +143,15 @@ class InProcessSession:
     async def _answer(self, request: Json, key: str) -> ChatResponse:
         messages, tools = request["messages"], request.get("tools") or None
         options = {**self._options, **checked_options(request.get("chat_template_kwargs"))} or None
-        for message in messages:
+        for number, message in enumerate(messages):
             if text_of(message.get("content")) is None and not is_content(for_template(message).get("content")):
                 raise InvalidInputError(
-                    f"the content of a message is {message.get('content')!r:.60}; send a text, or a list of texts and "
-                    "images"
+                    f"messages[{number}].content is {message.get('content')!r:.60}; send a text, or a list of texts "
+                    "and images"
                 )
             if message.get("role") == "prompt":
                 raise InvalidInputError(
-                    "a message has the role 'prompt'; send text that needs no chat template to /v1/completions"
+                    f"messages[{number}].role is 'prompt'; send text that needs no chat template to /v1/completions"
                 )
         max_tokens, count, stops = _options(request)
         chain = self._chats.digests(messages, [tools, options])
@@ -206,10 +206,10 @@ class InProcessSession:
             raise InvalidInputError(
                 "prompt is a list of token ids, but tokenizer is None; send a text, or make env.Agents(tokenizer=...)"
             )
-        for token in prompt:
+        for place, token in enumerate(prompt):
             if isinstance(token, bool) or not 0 <= token < len(self._tokenizer):
                 raise InvalidInputError(
-                    f"prompt has the token id {token}; give ids from 0 to {len(self._tokenizer) - 1}, or a text"
+                    f"prompt[{place}] is {token}; give token ids from 0 to {len(self._tokenizer) - 1}, or a text"
                 )
         return {"role": "prompt", "content": "", "tokens": prompt}
 

@@ -127,8 +127,8 @@ class SessionRecorder:
             members = [known for known in self.sessions.values() if known.group == group]
             if members and members[0].task != task:
                 raise InvalidInputError(
-                    f"group is {shown(group)}, which has sessions of task {shown(members[0].task)} and not of "
-                    f"{shown(task)}; give another group, or none"
+                    f"task is {shown(task)}, but group {shown(group)} has task {shown(members[0].task)}; use another "
+                    "group, since all sessions of a group need the same task"
                 )
             recorded = SessionRecord(session, task, group, len(members))
             self._check(recorded)
@@ -202,7 +202,7 @@ class SessionRecorder:
                 self._check(replace(recorded, turns=alone, pictures=contents))
             except (AgentRLError, TypeError, ValueError, OverflowError, RecursionError) as error:
                 raise EngineError(
-                    f"the answer cannot be recorded as a row ({error}); send the request again"
+                    f"session {recorded.session!r}: the answer cannot be recorded ({error}); send the request again"
                 ) from error
             self._write(recorded.session, "turn", turns_packed(turns, contents, set(recorded.pictures)))
             recorded.turns += turns
@@ -388,8 +388,8 @@ def _check_task(tasks: dict[str, str], recorded: SessionRecord) -> None:
     """Refuse a session whose task differs from that of its group; `tasks` has the task of each group."""
     if tasks.setdefault(recorded.group, recorded.task) != recorded.task:
         raise InvalidInputError(
-            f"session {recorded.session!r} is of task {recorded.task!r}, but its group is of task "
-            f"{tasks[recorded.group]!r}; open sessions of one task in a group"
+            f"session {recorded.session!r} has task {recorded.task!r}, but group {recorded.group!r} has task "
+            f"{tasks[recorded.group]!r}; use another group, since all sessions of a group need the same task"
         )
 
 

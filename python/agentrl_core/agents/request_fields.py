@@ -41,7 +41,11 @@ def parsed(raw: bytes, name: str) -> Any:
 
     try:
         value = json.loads(raw.decode(), parse_constant=number, parse_float=number)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise InvalidInputError(
+            f"{name} is nested deeper than {DEPTH} levels; send less deep lists and objects"
+        ) from None
+    except ValueError as error:
         raise InvalidInputError(f"{name} is not JSON ({error}); send one JSON object in UTF-8") from None
     check_depth(value, name, DEPTH)
     if odd or b"\\ud" in raw or b"\\uD" in raw:

@@ -39,5 +39,6 @@ def decoded_images(request: Json, refusal: str | None) -> Json:
         raise InvalidInputError(f"messages: there are {len(images)} images; send at most {MOST_IMAGES}")
     largest = max(len(image.content) for image in images)
     if largest > IMAGE_BYTES:
-        raise InvalidInputError(f"messages: an image has {largest} bytes; send at most {IMAGE_BYTES}")
+        place = next(place for place, image in enumerate(images) if len(image.content) == largest)
+        raise InvalidInputError(f"messages: image {place} has {largest} bytes; send at most {IMAGE_BYTES}")
     return request | {"messages": messages}

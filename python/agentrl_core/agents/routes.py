@@ -317,7 +317,8 @@ def _check_head(request: Request) -> None:
         raise RefusedRequest(
             431,
             "invalid_request_error",
-            f"the request has {len(headers)} headers of {size} bytes; send at most {HEADERS} of {HEAD_BYTES}",
+            f"the request has {len(headers)} headers of {size} bytes in all; send at most {HEADERS} headers of "
+            f"{HEAD_BYTES} bytes in all",
         )
 
 

@@ -147,8 +147,8 @@ class VllmUpstream:
         if not abs(logprob) < CLOSE_TO_ZERO:
             raise EngineError(
                 f"the server at {self._url} reports log-prob {logprob:.4f} of a token that was sampled with certainty, "
-                "so they are not those of the distribution it samples from; start it with --logprobs-mode "
-                "processed_logprobs"
+                "so its log-probs are not those of the distribution sampled from; start the server with "
+                "--logprobs-mode processed_logprobs"
             )
 
     async def tokenize(
@@ -240,7 +240,7 @@ class VllmUpstream:
         if not self._shows_tools:
             message = (
                 f"the chat template of the server at {self._url} shows no tools; describe them in a message, or start "
-                "it with a template that shows them (--chat-template)"
+                "the server with a template that shows tools (--chat-template)"
             )
             raise RefusedError(400, {"error": {"message": message}})
 

@@ -112,9 +112,10 @@ def run(model: str, *, engine: list[str] | None, dtype: str | None, json: bool, 
             )
     if engine is None and not Path(model).is_dir() and (checks := checks_of_type(model)) is not None:
         if dtype is not None or options["tolerance"] is not None:
+            name = "dtype" if dtype is not None else "tolerance"
             raise InvalidInputError(
-                f"MODEL: {model!r} is a type that was checked in advance, so --dtype and --tolerance have no meaning; "
-                "give the directory of a saved model, or omit them"
+                f"MODEL: {model!r} is a type that was checked in advance, so --{name} has no meaning; omit --{name}, "
+                "or give the directory of a saved model"
             )
         return _print_layouts(f"{model}, as verified on a tiny model of this type", checks, json=json)
     dtype = dtype or "float32"
@@ -185,8 +186,8 @@ def _model(path: str, dtype: str) -> Any:
         return kind.from_pretrained(path, local_files_only=True, dtype=getattr(torch, dtype))
     except (OSError, ValueError) as error:
         raise InvalidInputError(
-            f"{path} has no causal language model: {error}; give its directory, the name of a model in the cache, "
-            "or a causal type"
+            f"MODEL: {path} has no causal language model that can be loaded: {error}; give the directory of one, "
+            "its name in the cache, or a causal type"
         ) from error
 
 
@@ -196,7 +197,9 @@ def _tokenizer(path: str) -> Any:
     try:
         return AutoTokenizer.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:
-        raise InvalidInputError(f"{path} has no tokenizer: {error}; save it in the same directory") from error
+        raise InvalidInputError(
+            f"MODEL: {path} has no tokenizer that can be loaded: {error}; save the tokenizer in the same directory"
+        ) from error
 
 
 def _samplings(options: dict[str, Any]) -> list[Sampling]:

@@ -84,7 +84,9 @@ def run(path: str, to: str, format: str | None, table: str, iterations: str | No
     target = Path(to)
     form = format or target.suffix.removeprefix(".")
     if form not in _FORMATS:
-        raise InvalidInputError(f"--to {to}: the name does not end with .parquet or .jsonl; give --format")
+        raise InvalidInputError(
+            f"--to {to}: the name does not end with .parquet or .jsonl; end it so, or give --format parquet or jsonl"
+        )
     bounds = iteration_range(iterations)
     if bounds != ALL and table == "tasks":
         raise InvalidInputError(f"--iterations is {iterations}, but table tasks has no iterations; omit --iterations")
@@ -203,7 +205,7 @@ def _whole(target: Path) -> Iterator[Path]:
     from polars.exceptions import PolarsError
 
     if target.exists():
-        raise InvalidInputError(f"{target} exists and is never overwritten; remove it, or give another name")
+        raise InvalidInputError(f"--to {target} exists and is never overwritten; remove it, or give another name")
     if not target.parent.is_dir():
         raise InvalidInputError(f"--to {target}: folder {target.parent} does not exist; create it first")
     try:

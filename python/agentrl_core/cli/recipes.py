@@ -63,9 +63,9 @@ def run(
     """Print the list of recipes, the page of one, or a comparison of two."""
     requirements = [*needs, *(["critic"] if needs_critic else [])]
     if do is not None and (phase or requirements or facts or incomplete):
-        raise InvalidInputError(
-            f"recipes {do}: --phase, --needs, --facts and --incomplete apply to the list only; omit them"
-        )
+        given = {"phase": phase, "needs": needs, "needs-critic": needs_critic, "facts": facts, "incomplete": incomplete}
+        option = next(name for name, value in given.items() if value)
+        raise InvalidInputError(f"recipes {do}: --{option} applies to the list only; omit it")
     if do == "show":
         _show(_wanted(do, names, 1)[0], json=json)
     elif do == "diff":

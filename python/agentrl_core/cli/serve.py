@@ -45,7 +45,9 @@ def run(upstream: str, model: str | None, store: str | None, host: str, port: in
     except (OSError, ValueError) as error:
         raise InvalidInputError(f"--key-file {key_file}: the file cannot be read ({error}); give a text file") from None
     if key is None and host not in ("127.0.0.1", "localhost", "::1"):
-        raise InvalidInputError(f"--host {host}: other machines can reach it; give a --key-file, or omit --host")
+        raise InvalidInputError(
+            f"--host {host}: other machines can reach the endpoint; give a --key-file, or omit --host"
+        )
     with nullcontext() if store is None else Store.open(store) as run_:
         endpoint = Endpoint(VllmUpstream(upstream, model=model), store=run_, api_key=key)
         print(f"recording at http://{host}:{port}, upstream {upstream}", file=sys.stderr)

@@ -93,8 +93,9 @@ def merged_weights(layer: Any, names: Iterable[str], full_tensor: Callable[[Tens
     rounded = [name for name, dtype in dtypes.items() if not dtype.is_floating_point]
     if rounded:
         raise InvalidInputError(
-            f"update_weights: {type(base).__name__} is quantised ({dtypes[rounded[0]]}), and adapters cannot be merged "
-            "into it exactly; give a model whose base weights are floating point"
+            f"update_weights: parameter {rounded[0]!r} of a {type(base).__name__} with adapters is quantised "
+            f"({dtypes[rounded[0]]}), so adapters cannot be merged into it exactly; give a model whose base weights "
+            "are floating point"
         )
     layer_copy = _detached_copy(layer, lambda tensor: _fp32_copy(full_tensor(tensor)))
     try:
@@ -148,13 +149,16 @@ def reason_to_merge(model: nn.Module) -> str | None:
             return f"{name} is a {type(part).__name__}"
         active = list(layer.active_adapters)
         if len(active) != 1 or layer.disable_adapters or layer.merged:
-            return f"{name} has {len(active)} active adapters, or they are merged or disabled"
+            state = f"{len(active)} active adapters"
+            if len(active) == 1:
+                state = "a disabled adapter" if layer.disable_adapters else "a merged adapter"
+            return f"{name} has {state}"
         if active[0] not in (*layer.lora_A, *layer.lora_embedding_A):
             return f"{name} does not have the adapter {active[0]!r}"
         if active[0] in layer.lora_variant:
-            return f"{name} has another kind of LoRA ({type(layer.lora_variant[active[0]]).__name__})"
+            return f"{name} has LoRA of the kind {type(layer.lora_variant[active[0]]).__name__}"
         if layer.lora_bias.get(active[0]) or getattr(layer, "fan_in_fan_out", False):
-            return f"{name} has a bias in its adapter, or a transposed weight"
+            return f"{name} has {'an adapter with a bias' if layer.lora_bias.get(active[0]) else 'a transposed weight'}"
     return None
 
 

@@ -25,13 +25,13 @@ def windows_of(model: Any) -> Windows:
     implementation = config._attn_implementation  # noqa: SLF001 -- transformers has no public name for it
     if implementation not in ("sdpa", "eager"):
         raise UnsupportedError(
-            f"Transformers: the model's attention implementation is {implementation!r}; "
-            f"load it with attn_implementation='sdpa'"
+            f"Transformers: the attention implementation of {name} is {implementation!r}; load the model with "
+            "attn_implementation='sdpa' or 'eager'"
         )
     if implementation == "sdpa" and getattr(config, "attn_logit_softcapping", None) is not None:
         raise UnsupportedError(
             f"Transformers: {name} caps attention scores (attn_logit_softcapping is {config.attn_logit_softcapping}), "
-            "but attention implementation 'sdpa' ignores this; load it with attn_implementation='eager'"
+            "but attention implementation 'sdpa' ignores this; load the model with attn_implementation='eager'"
         )
     window, chunk = getattr(config, "sliding_window", None), getattr(config, "attention_chunk_size", None)
     types = set(getattr(config, "layer_types", None) or ())

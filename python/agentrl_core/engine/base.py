@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -376,7 +376,7 @@ def check_request(request: object, vocabulary_size: int, *, takes_images: bool =
         wrong = smallest if smallest < 0 else largest
         raise DataError(
             f"generate: the request holds token {wrong}, outside the vocabulary of {vocabulary_size} tokens; "
-            f"make its tokens with this engine's chat"
+            f"render the request with this engine's chat"
         )
     if request.images and not takes_images:
         raise UnsupportedError(
@@ -417,7 +417,8 @@ def checked_segment(segment: object, request: Request, vocabulary_size: int) -> 
         if value is None and name == "cached_tokens":
             continue
         if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= int(value) <= largest:
-            raise DataError(f"Segment: {name} is {value!r}; give a whole number from 0 to {largest}")
+            limit = ", the length of the request's tokens" if name == "cached_tokens" else ""
+            raise DataError(f"Segment: {name} is {value!r}; give a whole number from 0 to {largest}{limit}")
     if len(tokens):
         try:
             _core.Forest.check_action(tokens, logprobs=logprobs, entropies=entropies)
@@ -448,11 +449,15 @@ def _checked_top(top: object, count: int, vocabulary_size: int) -> TopLogprobs:
     if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocabulary_size:
         wrong = int(tokens.min()) if tokens.min() < 0 else int(tokens.max())
         raise DataError(
-            f"Segment: top.tokens has {wrong}, outside the vocabulary of {vocabulary_size} tokens; return ids of the "
-            "vocabulary"
+            f"Segment: top.tokens holds {wrong}, outside the vocabulary of {vocabulary_size} tokens; return ids from 0 "
+            f"to {vocabulary_size - 1}"
         )
     if np.isnan(logprobs).any() or (logprobs == np.inf).any():
-        raise DataError("Segment: top.logprobs holds NaN or infinity; give -inf for tokens that cannot be sampled")
+        row, column = map(int, np.argwhere(np.isnan(logprobs) | (logprobs == np.inf))[0])
+        raise DataError(
+            f"Segment: top.logprobs[{row}, {column}] is {logprobs[row, column]}; give log-probs, and -inf for tokens "
+            "that cannot be sampled"
+        )
     return TopLogprobs(tokens, logprobs)
 
 
@@ -463,9 +468,16 @@ def _array(name: str, values: object, kinds: str, dimensions: int = 1) -> NDArra
     except (TypeError, ValueError):
         array = None
     if array is None or array.ndim != dimensions or (array.dtype.kind not in kinds and array.size):
-        value_text = " ".join(repr(values).split())
+        value_text = f"{' '.join(repr(values).split()):.60} ({type(values).__name__})"
+        if array is not None and array.ndim == dimensions == 1 and array.dtype.kind == "O":
+            place = next(
+                (at for at, value in enumerate(array) if not isinstance(value, Real) or abs(value) >= 1 << 63), 0
+            )
+            name, value_text = f"{name}[{place}]", f"{array[place]!r:.60}"
+        elif array is not None and array.ndim:
+            value_text = f"of shape {array.shape} and dtype {array.dtype}"
         raise DataError(
-            f"Segment: {name} is {value_text:.60} ({type(values).__name__}); give an array of "
+            f"Segment: {name} is {value_text}; give an array of "
             f"{'whole numbers' if kinds == 'iu' else 'floats'} with {dimensions} dimension{'s' * (dimensions > 1)}"
         )
     if kinds == "iu":

@@ -257,7 +257,10 @@ class Chat:
                 pictures = [[picture] for picture in pictures]
             inputs = self._processor(text=[rendered], images=pictures, add_special_tokens=False)
         except Exception as error:  # Pillow and processors raise many types
-            raise UnsupportedError(f"Chat: the processor refuses the images ({error}); give others") from error
+            raise UnsupportedError(
+                f"Chat: the processor refuses the {len(images)} images ({type(error).__name__}: {error}); give images "
+                "of another size or type"
+            ) from error
         return np.asarray(inputs["input_ids"][0], dtype=np.int32)
 
     def _prompt(self, messages: str, tools: str) -> tuple[str, NDArray[np.int32]]:
@@ -429,7 +432,9 @@ def _json(value: object, name: str) -> str:
     try:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"Chat: {name} are not JSON ({error}); give plain values") from error
+        raise InvalidInputError(
+            f"Chat: {name} are not JSON ({error}); give texts, numbers, True, False, None, and lists and dicts of these"
+        ) from error
 
 
 def _frozen(content: Content, role: str) -> str:

@@ -75,8 +75,11 @@ def plain_tools(tools: object, where: str) -> list[Message]:
     if not parsed:
         return []
     schemas = [from_json(tool) for tool in parsed] if isinstance(parsed, (list, tuple)) else []
-    if not schemas or not all(isinstance(schema, Mapping) for schema in schemas):
+    if not schemas:
         raise InvalidInputError(f"{where}: tools is {tools!r:.80}; give a list of the tools' JSON schemas")
+    for place, schema in enumerate(schemas):
+        if not isinstance(schema, Mapping):
+            raise InvalidInputError(f"{where}: tools[{place}] is {schema!r:.80}; give a JSON schema")
     _check_encodable(schemas, f"{where}: tools")
     return [dict(schema) for schema in schemas]
 
@@ -107,7 +110,7 @@ def is_trained(message: Mapping[str, Any], where: str) -> bool:
         elif value and message["role"] != "assistant":
             raise UnsupportedError(
                 f"{where}: {name} is {value} on a message of role {message['role']!r}; only answers of the assistant "
-                "are trained: leave it out"
+                f"are trained: leave {name} out"
             )
         else:
             trained &= bool(value)
@@ -176,19 +179,20 @@ def _content(content: object, where: str) -> tuple[str | list[Message], list[str
         raise InvalidInputError(f"{where}: content is {content!r:.80}; give a text, or a list of parts")
     parts: list[Message] = []
     thoughts: list[str] = []
-    for part in content:
+    for place, part in enumerate(content):
         if isinstance(part, Image) or part == IMAGE:
             parts.append(IMAGE)
             continue
         kind = "text" if isinstance(part, str) else part.get("type") if isinstance(part, Mapping) else None
         name = _TEXTS.get(str(kind)) or _THOUGHTS.get(str(kind))
         if name is None:
-            raise UnsupportedError(f"{where}: a part of type {kind!r} is not a text; give texts only")
+            problem = f"has type {kind!r:.40}" if isinstance(part, Mapping) else f"is {part!r:.40}"
+            raise UnsupportedError(f"{where}: content[{place}] {problem}; give a text part")
         text = part if isinstance(part, str) else part.get(name, part.get("text"))
         if text is None:  # an empty part of a file with one schema for all parts
             continue
         if not isinstance(text, str):
-            raise InvalidInputError(f"{where}: a part of type {kind!r} holds {text!r:.40}; give a text")
+            raise InvalidInputError(f"{where}: content[{place}] of type {kind!r} holds {text!r:.40}; give a text")
         if kind in _THOUGHTS:
             thoughts.append(text)
         else:
@@ -203,7 +207,7 @@ def _answer(plain: Message, thoughts: Sequence[str], where: str) -> None:
     texts = [plain.pop(name) for name in REASONING if name in plain]
     for text in texts:
         if not isinstance(text, str):
-            raise InvalidInputError(f"{where}: its reasoning is {text!r:.80}; give a text")
+            raise InvalidInputError(f"{where}: the reasoning is {text!r:.80}; give a text")
     reasonings = list(dict.fromkeys(text for text in (*texts, "\n".join(thoughts)) if text))
     if len(reasonings) > 1:
         raise InvalidInputError(
@@ -213,7 +217,9 @@ def _answer(plain: Message, thoughts: Sequence[str], where: str) -> None:
         plain |= dict.fromkeys(REASONING, reasonings[0])
     refusal = plain.pop("refusal", None)
     if refusal and plain["content"] not in ("", refusal):
-        raise UnsupportedError(f"{where} has a content and a refusal; give one of them")
+        raise UnsupportedError(
+            f"{where} has content {plain['content']!r:.40} and refusal {refusal!r:.40}; give one of them"
+        )
     if refusal:
         plain["content"] = refusal
     calls = plain.pop("tool_calls", None) or []
@@ -221,7 +227,7 @@ def _answer(plain: Message, thoughts: Sequence[str], where: str) -> None:
         calls = [*calls, plain["function_call"]]
     plain.pop("function_call", None)
     if not isinstance(calls, (list, tuple)):
-        raise InvalidInputError(f"{where}: tool_calls is {calls!r:.80}; give a list")
+        raise InvalidInputError(f"{where}: tool_calls is {calls!r:.80}; give a list of calls")
     if calls:
         plain["tool_calls"] = [_call(call, f"{where}, call {place}") for place, call in enumerate(calls)]
 

@@ -202,12 +202,15 @@ def checked_options(chat_template_kwargs: object) -> dict[str, Any]:
     if chat_template_kwargs is None:
         return {}
     if not isinstance(chat_template_kwargs, Mapping) or not all(isinstance(name, str) for name in chat_template_kwargs):
-        raise InvalidInputError(
-            f"chat_template_kwargs is {chat_template_kwargs!r:.80}; give options of the template by name"
-        )
+        problem = f"is {chat_template_kwargs!r:.80}"
+        if isinstance(chat_template_kwargs, Mapping):
+            name = next(name for name in chat_template_kwargs if not isinstance(name, str))
+            problem = f"has the key {name!r:.40}"
+        raise InvalidInputError(f"chat_template_kwargs {problem}; give options of the template by name")
     if reserved := _OWN_OPTIONS & chat_template_kwargs.keys():
         raise InvalidInputError(
-            f"chat_template_kwargs has {min(reserved)!r}, which is not an option of the template; leave it out"
+            f"chat_template_kwargs has {min(reserved)!r}, an argument of apply_chat_template that the engine sets; "
+            "leave it out"
         )
     return dict(chat_template_kwargs)
 

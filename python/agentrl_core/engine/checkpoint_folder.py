@@ -30,8 +30,8 @@ def disk_errors(folder: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         raise EngineError(
-            f"update_weights: {folder} cannot be written: {error}; free space on its disk, or choose another folder: "
-            "folder= of VllmServer, or the environment variable TMPDIR"
+            f"update_weights: {folder} cannot be written: {error}; free space on its disk or permit writing there, or "
+            "choose another folder: folder= of VllmServer, or the environment variable TMPDIR"
         ) from error
 
 

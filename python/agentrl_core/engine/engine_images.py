@@ -100,7 +100,9 @@ class EngineImages:
             except AgentRLError as error:
                 errors[number] = error
             except Exception as error:  # noqa: BLE001 -- processors raise many types for an invalid image
-                errors[number] = InvalidInputError(f"generate: the processor refuses {image!r} ({error}); give another")
+                errors[number] = InvalidInputError(
+                    f"generate: the processor refuses {image!r} ({error}); give another image"
+                )
         self._of(list(new), new)
         for number, request in requests.items():
             if number not in errors:
@@ -189,8 +191,9 @@ class EngineImages:
         rows = sum(self._tokens[image.sha256] for image in request.images)
         if tokens != rows:
             raise InvalidInputError(
-                f"generate: the request holds {tokens} image tokens (id {self._token}), but its {len(request.images)} "
-                f"images need {rows}; make its tokens from these images with this engine's chat"
+                f"generate: request.tokens has {tokens} image tokens (id {self._token}), but the "
+                f"{len(request.images)} images of the request need {rows}; render text and images together with this "
+                "engine's chat"
             )
         if request.tokens[-1] == self._token:
             raise InvalidInputError(

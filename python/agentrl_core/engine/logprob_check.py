@@ -241,9 +241,11 @@ def _cause(
             f"tokens before position {min(positions)} agree, and later ones differ; look at the limit of the context, "
             f"sliding windows, the scaling of positions, and the cache of prefixes"
         )
+    starts = sum(one[0] > tolerance for one in differences)
     return "weights", (
-        f"all sequences differ from their first token, at any temperature; the weights of the engine are not the "
-        f"model's, although it reports version {', '.join(map(str, versions))}: call engine.update_weights"
+        f"{starts} of {len(differences)} sequences differ at the first sampled token, at any temperature; the weights "
+        f"of the engine are not the model's, although the engine reports version {', '.join(map(str, versions))}: call "
+        "engine.update_weights"
     )
 
 

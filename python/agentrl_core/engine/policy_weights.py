@@ -182,9 +182,11 @@ class PolicyWeights:
         else:
             _exhaust(self._read(announced))
             self.follow()
+        if message:
+            raise EngineError(f"update_weights: the engine of rank 0 failed: {message}; correct the cause on rank 0")
         raise EngineError(
-            f"update_weights: the engine of rank 0 {f'failed: {message}' if message else 'reads other weights'}; give "
-            "all ranks engines of one kind, or call engine.send_weights(model) on the others"
+            "update_weights: the engines of rank 0 and of this rank read different weights; give all ranks engines of "
+            "one kind, or call engine.send_weights(model) on all ranks but rank 0"
         )
 
     def _broadcast(self, own: tuple[Part | None, str | None] | None) -> tuple[Part | None, str | None]:
@@ -268,7 +270,8 @@ def send_weights(model: nn.Module | Mapping[str, Tensor]) -> None:
     """
     if num_ranks() == 1 or torch.distributed.get_rank() == 0:
         raise InvalidInputError(
-            "send_weights: this is rank 0, whose engine gets the weights; call its update_weights(model, version=...)"
+            "send_weights: this is rank 0, whose engine gets the weights; call engine.update_weights(model, "
+            "version=...)"
         )
     with PolicyWeights(model) as weights:
         weights.follow()
@@ -284,7 +287,9 @@ def _checked_state(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
             )
         plain = plain_name(name)
         if plain in plain_state:
-            raise InvalidInputError(f"update_weights: the state dict has {plain!r} twice; give that of one model")
+            raise InvalidInputError(
+                f"update_weights: the state dict has {plain!r} twice; give the state dict of one model"
+            )
         if plain.split(".")[0] != VALUE_HEAD:
             plain_state[plain] = value
     if not plain_state:

@@ -118,7 +118,7 @@ class RayActor:
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:
-            raise self._replaced(member, actor, error) from error
+            raise self._replaced(member, actor, error, "generate") from error
         finally:
             member.busy -= 1
             self._open_requests[request].remove(entry)
@@ -156,7 +156,7 @@ class RayActor:
                     dead.append((member, actor, error))
         if len(dead) < len(self._pool):  # a new actor gets these
             self._weights, self.policy_version = weights, version
-        failures = [self._replaced(*failure) for failure in dead]
+        failures = [self._replaced(*failure, "update_weights") for failure in dead]
         if len(dead) == len(self._pool):
             raise failures[0]
 
@@ -180,14 +180,16 @@ class RayActor:
         if missing := missing_room(self._ray.nodes(), self._options, count):
             _log.warning("engine.RayActor waits for %s; add nodes, or give a smaller count or smaller options", missing)
 
-    def _replaced(self, member: _PoolMember, actor: Any, error: Exception) -> EngineError:
-        """Replace a dead actor, and return the error for its requests."""
+    def _replaced(self, member: _PoolMember, actor: Any, error: Exception, method: str) -> EngineError:
+        """Replace a dead actor, and return the error of the method that needed it."""
         if actor is member.actor and not self._closed:
             self._report_missing_room(len(self._pool))
             member.actor = self._start()
-        return EngineError(
-            f"generate: the actor of the engine died ({type(error).__name__}) and was replaced; send the request again"
-        )
+        remedy = "read its log in Ray, and correct make() or options"
+        if method != "RayActor":
+            again = "send the request again" if method == "generate" else "call update_weights again"
+            remedy = "this RayActor is closed: make another" if self._closed else f"a new one replaces it: {again}"
+        return EngineError(f"{method}: the actor of the engine died ({type(error).__name__}); {remedy}")
 
     def _wait(self, member: _PoolMember, answer: Any) -> Any:
         actor = member.actor
@@ -196,7 +198,7 @@ class RayActor:
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:
-            raise self._replaced(member, actor, error) from error
+            raise self._replaced(member, actor, error, "RayActor") from error
 
     def _check_open(self, method: str) -> None:
         if self._closed:

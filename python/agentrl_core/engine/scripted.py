@@ -165,7 +165,7 @@ class Scripted:
         stops = np.flatnonzero(np.isin(tokens, sampling.stop_token_ids))
         length = min(int(stops[0]) + 1 if len(stops) else len(tokens), sampling.max_tokens)
         if length == 0:
-            raise InvalidInputError(f"Scripted: the reply {reply} has no tokens; give at least one")
+            raise InvalidInputError(f"Scripted: the reply {reply!r:.80} has no tokens; give at least one token")
         last = int(tokens[length - 1])
         return Segment(
             tokens=tokens[:length],
@@ -196,6 +196,7 @@ def _numbers(name: str, values: Sequence[float] | None, count: int) -> NDArray[n
         return np.zeros(count, dtype=np.float32)
     if len(values) != count:
         raise InvalidInputError(
-            f"Scripted: a reply of {count} tokens has {len(values)} {name}; give one for each token"
+            f"Scripted: {name} of a reply is {values!r:.60}, {len(values)} numbers for {count} tokens (a text's tokens "
+            "include the stop token); give one number for each token"
         )
     return np.array(values, dtype=np.float32)

@@ -45,8 +45,9 @@ def teacher_answers(
     other = torch.nonzero((scale - 1.0).abs() > 1e-6)
     if len(other):
         raise InvalidInputError(
-            f"batch: a token was sampled at temperature {1.0 / float(scale[other[0, 0]]):.4g}, and vLLM scores given "
-            "tokens at temperature 1; sample at 1, or give the teacher as a local model"
+            f"batch: token {int(other[0, 0])} of a pack was sampled at temperature "
+            f"{1.0 / float(scale[other[0, 0]]):.4g}, but vLLM scores given tokens at temperature 1; sample at 1, or "
+            "give the teacher as a local model"
         )
     prompts, rows, places = _requests(pack)
     width = top_k or 0

@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
+from itertools import chain, takewhile
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,9 +107,11 @@ class TeacherServer:
             body = {"model": model, "prompt": text, "add_special_tokens": False}
             theirs = self._requested(client, "POST", "/tokenize", body)["tokens"]
             if list(own) != list(theirs):
+                place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(own, theirs, strict=False)))
                 raise InvalidInputError(
-                    f"tokenizer: the server at {self.url} splits a text into other tokens than the policy's tokenizer; "
-                    "serve a model with the policy's tokenizer, as log-probs of other tokens have no meaning"
+                    f"tokenizer: the server at {self.url} tokenises a text differently than the policy's tokenizer: "
+                    f"token {place} is {theirs[place : place + 1]}, not {own[place : place + 1]}; serve a model with "
+                    "the policy's tokenizer, as log-probs of other tokens have no meaning"
                 )
         self._model = model
 
@@ -161,7 +163,10 @@ class TeacherServer:
             reason = f"status {response.status_code}: {response.text[:300]}"
             if response.status_code < 500:
                 break
-        raise EngineError(f"the server at {self.url} did not answer {method} {path} ({reason}); check its log")
+        raise EngineError(
+            f"the request {method} {path} to the server at {self.url} failed ({reason}); check that the server runs, "
+            "and its log"
+        )
 
 
 def _table(entries: Sequence[dict[str, dict[str, float]]], tokens: Tokens, count: int) -> NDArray[np.float64]:

@@ -150,7 +150,7 @@ class Transformers(ContinuousBatching):
         placeholders = np.isin(request.tokens, self._never) if self._never and self._images is None else None
         if placeholders is not None and placeholders.any():
             raise InvalidInputError(
-                f"generate: the request holds token {request.tokens[placeholders][0]}, the placeholder of an image; "
+                f"generate: the request holds token {request.tokens[placeholders][0]}, a placeholder of images; "
                 f"make the engine with the processor of {type(self.model).__name__}, not a tokenizer"
             )
 

@@ -206,15 +206,14 @@ class Vllm(ContinuousBatching):
             name: str = engine.add_request(str(number), prompt, params, lora_request=self._adapter)
         except ValueError as error:
             raise InvalidInputError(
-                f"generate: vLLM refuses the request's images ({error}); give images that its model takes"
+                f"generate: vLLM refuses the request's images ({error}); give images that vLLM's model takes"
             ) from error
         expanded = engine.output_processor.request_states[name].prompt_token_ids
         if expanded != request.tokens.tolist():
             engine.abort_request([name], internal=True)
             raise InvalidInputError(
-                f"generate: vLLM expands the request's images to {len(expanded)} tokens in all, and the request has "
-                f"{len(request.tokens)}; make its tokens with this engine's chat, and the engine with "
-                "the processor of its checkpoint"
+                f"generate: vLLM expands text and images to {vllm_output.difference(expanded, request)}; render "
+                "text and images together with this engine's chat, and give Vllm the processor of the checkpoint"
             )
         return name
 

@@ -95,9 +95,12 @@ class VllmApi:
         [choice] = answer["choices"]
         [place] = choice["logprobs"]["content"]
         if abs(place["logprob"]) > 1e-6 or any(other["logprob"] > _FLOOR for other in place["top_logprobs"][1:]):
+            found = f"the only token kept by top_k=1 has {place['logprob']:.4f}, not 0"
+            if abs(place["logprob"]) <= 1e-6:
+                found = "tokens that top_k=1 drops have log-probabilities above -inf"
             raise InvalidInputError(
-                f"VllmServer: {self.url} reports log-probabilities of another distribution than it samples from (the "
-                f"only token kept by top_k=1 has {place['logprob']:.4f}, not 0); start it with "
+                f"VllmServer: {self.url} does not report log-probabilities of the distribution sampled from ({found}); "
+                "start the server with "
                 f"--logprobs-mode {vllm_output.PROCESSED}"
             )
         versions = _versions(choice)
@@ -143,15 +146,15 @@ class VllmApi:
             return aborted(request, self.version)
         if len(ids) != len(choice["token_ids"]):
             raise EngineError(
-                f"VllmServer: {self.url} gave {len(choice['token_ids'])} tokens and {len(ids)} log-probs; use vLLM "
-                "0.32 or newer"
+                f"VllmServer: {self.url} returned {len(choice['token_ids'])} tokens, but {len(ids)} log-probs; use "
+                "vLLM 0.32 or newer"
             )
         self.version = self._version(_versions(choice))
         if request.images and answer["prompt_token_ids"] != request.tokens.tolist():
             raise InvalidInputError(
-                f"generate: {self.url} expands the request's images to {len(answer['prompt_token_ids'])} tokens in "
-                f"all, and the request has {len(request.tokens)}; make its tokens with this engine's chat, and the "
-                "engine with the processor of the servers' checkpoint"
+                f"generate: {self.url} expands text and images to "
+                f"{vllm_output.difference(answer['prompt_token_ids'], request)}; render text and images together with "
+                "this engine's chat, and give VllmServer the processor of the servers' checkpoint"
             )
         details = answer["usage"]["prompt_tokens_details"] or {}
         logprobs[logprobs <= _FLOOR] = -np.inf
@@ -227,10 +230,10 @@ class VllmApi:
             if all(answer["results"]) and before >= 0:  # no worker changed anything
                 await self._post("/update_weight_version", {"new_version": mark})
                 self.version = before
-            raise InvalidInputError(
-                f"update_weights: {self.url} {' and '.join(sorted(reasons))}; "
-                f"give a folder= that trainer and servers share"
-            )
+            remedy = "give the model of the served checkpoint"
+            if any(reason.startswith("sees") for reason in reasons):
+                remedy = "give a folder= that trainer and servers share"
+            raise InvalidInputError(f"update_weights: {self.url} {' and '.join(sorted(reasons))}; {remedy}")
         self._adapter = None  # vLLM has dropped it
 
     async def _load_adapter(self, folder: str, version: int) -> None:
@@ -278,8 +281,8 @@ class VllmApi:
         worker = information["vllm_config"]["parallel_config"]["worker_extension_cls"]
         if worker != _WORKER:
             raise UnsupportedError(
-                f"update_weights: the worker of {self.url} cannot load a policy; start it with "
-                f"--worker-extension-cls {_WORKER}"
+                f"update_weights: the worker of {self.url} cannot load a policy (worker_extension_cls is {worker!r}); "
+                f"start the server with --worker-extension-cls {_WORKER}"
             )
         lora = information["vllm_config"].get("lora_config")
         self._largest_rank = int(lora["max_lora_rank"]) if lora else 0

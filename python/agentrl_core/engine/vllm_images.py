@@ -79,16 +79,16 @@ class VllmImages:
             begin = int(places[first]) - before if first < len(places) else len(tokens)
             if begin < end or not np.array_equal(tokens[begin : begin + len(expanded)], expanded):
                 raise InvalidInputError(
-                    f"generate: the request does not have the {len(expanded)} tokens of image {number}, of "
-                    f"{picture.size[0]} x {picture.size[1]} pixels, in its place; make its tokens from these images "
+                    f"generate: request.tokens lacks the {len(expanded)} placeholder tokens of image {number} "
+                    f"({picture.size[0]} x {picture.size[1]} pixels) at its position; render text and images together "
                     "with this engine's chat"
                 )
             parts += [tokens[end:begin], self._once]
             end, first = begin + len(expanded), first + count
         if first != len(places):
             raise InvalidInputError(
-                f"generate: the request holds {len(places)} image tokens (id {self._token}), but its {len(pictures)} "
-                f"images need {first}; make its tokens from these images with this engine's chat"
+                f"generate: request.tokens has {len(places)} image tokens (id {self._token}), but the {len(pictures)} "
+                f"images of the request need {first}; render text and images together with this engine's chat"
             )
         return np.concatenate([*parts, tokens[end:]])
 

@@ -112,3 +112,12 @@ def _experts(request: Request, tokens: int, experts: NDArray[Any]) -> NDArray[An
     """Return the experts of all tokens but the last, in the form of `Segment`; None if vLLM reports too few."""
     count = len(request.tokens) + tokens - 1
     return None if len(experts) < count else experts[:count].reshape(count, -1).copy()
+
+
+def difference(expanded: list[int], request: Request) -> str:
+    """Describe for an error how vLLM's tokens of a prompt with images differ from the request's."""
+    own = request.tokens.tolist()
+    if len(expanded) != len(own):
+        return f"{len(expanded)} tokens, but request.tokens has {len(own)}"
+    place = next(place for place, token in enumerate(own) if token != expanded[place])
+    return f"token {expanded[place]} at position {place}, but request.tokens[{place}] is {own[place]}"

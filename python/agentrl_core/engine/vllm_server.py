@@ -247,7 +247,7 @@ class VllmServer:
             self._check_open("update_weights")
             if self._folder is None:
                 raise InvalidInputError(
-                    "update_weights: this VllmServer has no folder; make it with folder=, which the servers can read"
+                    "update_weights: this VllmServer has no folder; make one with folder=, which the servers can read"
                 )
             check_version(version)
             for unfinished in self._folder.glob(f".*{UNFINISHED}"):
@@ -379,8 +379,8 @@ class VllmServer:
         versions = {server.url: server.version for server, failure in failures.items() if failure is None}
         if len(set(versions.values())) > 1 and self._folder is not None:
             raise InvalidInputError(
-                f"VllmServer: the servers have weights of different versions, {versions}; start them again, or make an "
-                f"engine of those that agree"
+                f"VllmServer: the servers have weights of different versions, {versions}; start all servers again, or "
+                f"make an engine of servers with one version"
             )
         self.policy_version = max(versions.values())
         for server, reason in failures.items():

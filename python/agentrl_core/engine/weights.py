@@ -156,7 +156,7 @@ def _check_names(names: list[str], layout: EngineLayout) -> None:
     unknown = sorted(model_names - layout.shapes.keys())
     if missing or unknown:
         raise InvalidInputError(
-            f"update_weights: the model does not fit this engine's: it {_listed('lacks', missing)}"
+            f"update_weights: the model does not fit this engine's: the given model {_listed('lacks', missing)}"
             f"{' and ' * bool(missing and unknown)}{_listed('has', unknown)}; give the model of the engine's "
             f"checkpoint; {_KEEPS}"
         )
@@ -169,10 +169,15 @@ def _check_shape_and_kind(name: str, weight: Tensor, layout: EngineLayout | None
             f"engine's has {tuple(layout.shapes[name])}; give the model of the engine's checkpoint; {_KEEPS}"
         )
     is_other = layout is not None and weight.is_floating_point() != (name in layout.floating)
-    if weight.is_meta or is_other:
+    if weight.is_meta:
         raise InvalidInputError(
-            f"update_weights: {name!r} is {'on the device meta' if weight.is_meta else weight.dtype}; give "
-            f"materialised weights that are floating-point exactly where the engine's are; {_KEEPS}"
+            f"update_weights: {name!r} is on the device meta, without values; give a model with values; {_KEEPS}"
+        )
+    if is_other:
+        other = "not floating point" if weight.is_floating_point() else "floating point"
+        raise InvalidInputError(
+            f"update_weights: {name!r} is {weight.dtype}, but the engine's is {other}; give the model of the engine's "
+            f"checkpoint; {_KEEPS}"
         )
 
 

@@ -48,7 +48,9 @@ def image_of(part: Mapping[str, Any], where: str) -> Image:
     try:
         content = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise InvalidInputError(f"{where}: the base64 of its image is damaged ({error}); encode it again") from None
+        raise InvalidInputError(
+            f"{where}: the base64 of an image is damaged ({error}); encode the image again"
+        ) from None
     try:
         return Image(content)
     except InvalidInputError as error:
@@ -99,5 +101,8 @@ def _with_images(message: Mapping[str, Any], where: str) -> dict[str, Any]:
         )
     return {
         **message,
-        "content": [image_of(part, where) if is_image_part(part) else part for part in content],
+        "content": [
+            image_of(part, f"{where}.content[{place}]") if is_image_part(part) else part
+            for place, part in enumerate(content)
+        ],
     }

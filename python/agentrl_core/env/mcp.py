@@ -61,9 +61,8 @@ class MCP:
         if isinstance(command, str) or not command:
             raise InvalidInputError(f"MCP: command is {command!r}; give a list of the program and its arguments")
         if seconds <= 0 or max_characters < 1:
-            raise InvalidInputError(
-                f"MCP: seconds is {seconds} and max_characters is {max_characters}; give numbers above 0"
-            )
+            name, value = ("seconds", seconds) if seconds <= 0 else ("max_characters", max_characters)
+            raise InvalidInputError(f"MCP: {name} is {value}; give a number above 0")
         _sdk()
         self._settings = (tuple(command), dict(environment or {}), folder, seconds, max_characters)
         self._lock = threading.Lock()

@@ -79,7 +79,8 @@ def check(
         CheckReport(tasks=3, steps=6, ended=3, hints=())
     """
     if tasks < 1 or steps < 1:
-        raise InvalidInputError(f"check: tasks is {tasks} and steps is {steps}; give at least 1 of each")
+        name, number = ("tasks", tasks) if tasks < 1 else ("steps", steps)
+        raise InvalidInputError(f"check: {name} is {number}; give at least 1")
     if not callable(actions) and (isinstance(actions, str) or not actions):
         raise InvalidInputError(f"check: actions is {actions!r}; give a list of texts, or a function")
     # A separate thread may run an event loop, even if the caller's thread already runs one, as in Jupyter.
@@ -141,9 +142,11 @@ class _Checker:
             self.problems += violations.of_tasks(tasks, count)
             if self.problems:
                 return []
-            if _listed(environment.tasks(count)) != tasks:
+            if (again := _listed(environment.tasks(count))) != tasks:
+                pairs: Any = enumerate(zip(tasks, again, strict=False)) if isinstance(again, Sequence) else ()
+                where = next((f" at tasks()[{place}]" for place, (old, new) in pairs if old != new), "")
                 self.problems.append(
-                    "tasks() returns other tasks in a second call: make each task depend on its number only"
+                    f"tasks() returns other tasks in a second call{where}: make each task depend on its number only"
                 )
             elif _listed(environment.tasks(count - 1, start=1)) != tasks[1:]:
                 self.problems.append(
@@ -184,6 +187,7 @@ class _Checker:
             self._note(record, episode)
             while not record.ended and len(record.outcomes) < self.steps:
                 number = len(record.outcomes)
+                place = f"actions(), for step {number} of task {task.task_id!r},"
                 action = self._action(task, number, observation)
                 place = f"step {number} of task {task.task_id!r}, action {action[:60]!r}"
                 outcome = self.settled(episode.step(action))
@@ -196,9 +200,13 @@ class _Checker:
                 observation = outcome.observation if outcome.observation is not None else observation
                 self._note(record, episode)
         except Exception as error:  # noqa: BLE001 -- see above
-            self.problems.append(
-                f"{place} raises {_named(error)}: for an action that cannot be done, return an observation and a flag"
-            )
+            remedies = {
+                "reset": "return an episode for each task",
+                "actions()": "return an action, a text",
+                "step": "for an action that cannot be done, return an observation and a flag",
+            }
+            remedy = next(text for begin, text in remedies.items() if place.startswith(begin))
+            self.problems.append(f"{place} raises {_named(error)}: {remedy}")
         finally:
             self._close(episode, task)
         return record

@@ -103,11 +103,13 @@ def of_observation(observation: object, place: str) -> list[str]:
     messages = [observation] if isinstance(observation, Mapping) else observation
     if not isinstance(messages, Sequence) or not messages:
         return [f"{place}: the observation is {_short(observation)}; give a text or messages"]
-    roles = ", ".join(_ROLES)
-    texts = [text for message in messages for text in _texts(message)]
-    return [line for text in texts for line in _of_text(text, f"{place}: a message of the observation")] + [
-        f"{place}: a message of the observation is {_short(message)}; give a dict with one of the roles {roles}"
-        for message in messages
+    remedy = f"give a dict with one of the roles {', '.join(_ROLES)}, and a text in content"
+    texts = [(number, text) for number, message in enumerate(messages) for text in _texts(message)]
+    return [
+        line for number, text in texts for line in _of_text(text, f"{place}: message {number} of the observation")
+    ] + [
+        f"{place}: message {number} of the observation is {_short(message)}; {remedy}"
+        for number, message in enumerate(messages)
         if not (
             isinstance(message, Mapping)
             and message.get("role") in _ROLES
@@ -135,9 +137,13 @@ def _of_text(text: str, what: str) -> list[str]:
 def of_tools(episode: Any) -> list[str]:
     """Check the schemas of tools."""
     tools = getattr(episode, "tools", [])
-    if isinstance(tools, Sequence) and all(isinstance(tool, Mapping) and _is_json(tool) for tool in tools):
-        return []
-    return [f"tools of an episode is {_short(tools)}; give a list of JSON schemas"]
+    if isinstance(tools, str) or not isinstance(tools, Sequence):
+        return [f"tools of an episode is {_short(tools)}; give a list of JSON schemas"]
+    return [
+        f"tools[{place}] of an episode is {_short(tool)}; give a JSON schema"
+        for place, tool in enumerate(tools)
+        if not isinstance(tool, Mapping) or not _is_json(tool)
+    ]
 
 
 def of_outcome(outcome: Any, place: str, facts: Mapping[str, ExtraColumn]) -> list[str]:

@@ -117,7 +117,7 @@ class Python:
         run = _run(text, self.seconds, self.memory, 4 * self.max_characters, shut_in=self.isolation == "full")
         if run.refused:
             raise AgentRLError(
-                f"Python: the sandbox could not be set up ({run.refused}); correct this, and run it again"
+                f"Python: the sandbox could not be set up ({run.refused}); correct the cause, and run the code again"
             )
         printed = run.output.decode(errors="replace").rstrip("\n")
         if run.cut or len(printed) > self.max_characters:

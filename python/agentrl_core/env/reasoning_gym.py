@@ -132,7 +132,8 @@ class ReasoningGym:
         if isinstance(families, str) or not families:
             raise InvalidInputError(f"ReasoningGym: families is {families!r}; give at least one name in a list")
         if len(set(families)) != len(families):
-            raise InvalidInputError(f"ReasoningGym: families {list(families)} holds a name twice; name each once")
+            twice = next(name for place, name in enumerate(families) if name in families[:place])
+            raise InvalidInputError(f"ReasoningGym: families has {twice!r} twice; give each name once")
         if seed < 0:
             raise InvalidInputError(f"ReasoningGym: seed is {seed}; give an integer of at least 0")
         if max_turns < 1:
@@ -182,7 +183,8 @@ class ReasoningGym:
                 tasks than a family has questions.
         """
         if count < 0 or start < 0:
-            raise InvalidInputError(f"tasks: count is {count} and start is {start}; give at least 0 for both")
+            name, value = ("count", count) if count < 0 else ("start", start)
+            raise InvalidInputError(f"tasks: {name} is {value}; give at least 0")
         if split not in self._streams:
             raise InvalidInputError(f"tasks: split is {split!r}; give 'train' or 'held_out'")
         if split == "held_out" and start + count > self._held_out_count:

@@ -50,10 +50,15 @@ class Search:
         name: str = "search",
         description: str = "Searches a collection of documents and returns the best.",
     ) -> None:
-        if isinstance(documents, str) or not documents or not all(isinstance(each, str) for each in documents):
+        if isinstance(documents, str) or not documents:
             raise InvalidInputError(f"Search: documents is {documents!r:.60}; give a list of at least one text")
+        untyped: Sequence[object] = documents
+        for place, document in enumerate(untyped):
+            if not isinstance(document, str):
+                raise InvalidInputError(f"Search: documents[{place}] is {document!r:.60}; give a text")
         if top < 1 or max_characters < 1:
-            raise InvalidInputError(f"Search: top is {top} and max_characters is {max_characters}; give at least 1")
+            option, value = ("top", top) if top < 1 else ("max_characters", max_characters)
+            raise InvalidInputError(f"Search: {option} is {value}; give at least 1")
         self.name = name
         self.description = description
         self._documents = list(documents)

@@ -28,8 +28,11 @@ def task_problem(task: Any) -> str | None:
         return f"has task_id {task.task_id!r}; give a name that is not blank"
     solution = getattr(task, "solution", ())
     texts = not isinstance(solution, str) and isinstance(solution, Sequence)
-    if not texts or not all(isinstance(each, str) and is_unicode(each) for each in solution):
+    if not texts:
         return f"has solution {solution!r:.80} (task {task.task_id!r}); give a list of texts, one for each action"
+    for place, each in enumerate(solution):
+        if not isinstance(each, str) or not is_unicode(each):
+            return f"has solution[{place}] {each!r:.80} (task {task.task_id!r}); give the action, a Unicode text"
     return None
 
 

@@ -139,7 +139,8 @@ def checked_range(count: int, split: Split, start: int, limit: int) -> range:
         InvalidInputError: a negative number, an unknown split, or more tasks than there are.
     """
     if count < 0 or start < 0:
-        raise InvalidInputError(f"tasks: count is {count} and start is {start}; give at least 0 for both")
+        name, value = ("count", count) if count < 0 else ("start", start)
+        raise InvalidInputError(f"tasks: {name} is {value}; give at least 0")
     if split not in ("train", "held_out"):
         raise InvalidInputError(f"tasks: split is {split!r}; give 'train' or 'held_out'")
     if start + count > limit:

@@ -228,7 +228,7 @@ class TextWorld:
                     if maker.returncode != 0:
                         why = maker.stderr.strip().splitlines()[-1:] or [f"exit status {maker.returncode}"]
                         raise InvalidInputError(
-                            f"TextWorld: {self._game} with {settings} cannot be generated ({why[0]}); change its "
+                            f"TextWorld: {self._game} with {settings} cannot be generated ({why[0]}); change the "
                             "settings"
                         )
                     half = new_folder(home)

@@ -172,10 +172,13 @@ def expression_of(task: Task) -> str:
     """Return the calculator's input for a question."""
     if task.domain == "lcm":
         return "lcm(" + task.question.rpartition(":")[2].replace(" ", "") + ")"
-    if task.domain in ("chain_sum", "products") and (match := _ARITHMETIC.search(task.question)):
+    is_sum = task.domain in ("chain_sum", "products")
+    if is_sum and (match := _ARITHMETIC.search(task.question)):
         return match.group().replace(" ", "")
+    problem = f"domain {task.domain!r}, but warm starts support only chain_sum, products and lcm"
+    if is_sum:
+        problem = f"question {task.question!r:.80}, but warm starts need an expression of integers with +, - or *"
     raise UnsupportedError(
-        f"warm_start: task {task.task_id!r} has domain {task.domain!r}, but warm starts support only chain_sum, "
-        f"products and lcm; use those families, or give a model (any causal Hugging Face model with a chat template). "
-        f"Train it with loss.Imitation first if it never succeeds"
+        f"warm_start: task {task.task_id!r} has {problem}; use such tasks of env.ReasoningGym, or a pretrained causal "
+        "Hugging Face model with a chat template (train a model that never succeeds with loss.Imitation first)"
     )

@@ -68,9 +68,10 @@ def check_runs(
     ]
     if missing:
         raise InvalidInputError(
-            f"{name} reads facts that these tasks do not have: {', '.join(missing)}; available: {', '.join(facts)}. "
-            f"Set the recipe's column options to those names, or copy the loop and use an environment that declares "
-            f"them; `agentrl recipes --facts` lists the facts of each recipe"
+            f"{name} reads facts that these tasks do not have: {', '.join(missing)}; available: "
+            f"{', '.join(facts) or 'none'}. Set the recipe's column options to available facts, or copy the loop and "
+            "use an environment that declares the missing ones; `agentrl recipes --facts` lists the facts of each "
+            "recipe"
         )
     recipe.check(facts=by_level({**facts, **recipe.rollout.facts}))
     if recipe.rollout.at(0).queried_models:
@@ -122,8 +123,12 @@ def check_runs(
                 f"{name} needs a value head on the policy, which agentrl train does not add; copy its loop and set "
                 f"policy.value_head"
             )
-        if "pair" in training.loss.streams and recipe.rollout.at(0).final_group_size(group_size) != 2:
-            raise InvalidInputError(f"{name} compares two rollouts of a task; use --group-size 2")
+        if "pair" in training.loss.streams and (final := recipe.rollout.at(0).final_group_size(group_size)) != 2:
+            follows = recipe.rollout.at(0).final_group_size(2) == 2
+            raise InvalidInputError(
+                f"--group-size is {group_size}, which makes {final} rollouts of a task, but {name} compares exactly "
+                f"two; give --group-size 2{'' if follows else ', and rollout.Independent() as rollout of the recipe'}"
+            )
     if _learns_from_teacher(recipe) and not teacher:
         raise InvalidInputError(f"{name} learns from a teacher; give --teacher, the directory of a model")
     if teacher and not _learns_from_teacher(recipe):

@@ -106,7 +106,7 @@ class TrainOptions:
                 raise InvalidInputError(f"{name}={folder!r} has no config.json; give the directory of a saved model")
         if self.teacher and not self.model:
             raise InvalidInputError(
-                f"teacher={self.teacher!r} needs a policy with the same tokenizer; give --model, its directory"
+                f"teacher={self.teacher!r} needs a policy with the same tokenizer; give --model, the policy's directory"
             )
         if self.replay_routes and not self.model:
             raise InvalidInputError(
@@ -136,10 +136,9 @@ class TrainOptions:
                 f"warm_start_steps={self.warm_start_steps}: env={self.env!r} has no demonstrations; use 0"
             )
         if (self.learning_rate < 0 and self.learning_rate != -1) or self.gradient_clip <= 0:
-            raise InvalidInputError(
-                f"learning_rate={self.learning_rate} and gradient_clip={self.gradient_clip} are not possible; give a "
-                "learning_rate of at least 0, or -1, and a gradient_clip above 0"
-            )
+            if self.gradient_clip <= 0:
+                raise InvalidInputError(f"gradient_clip={self.gradient_clip} is not possible; give a number above 0")
+            raise InvalidInputError(f"learning_rate={self.learning_rate} is not possible; give at least 0, or -1")
 
     @property
     def is_pretrained(self) -> bool:

@@ -66,12 +66,18 @@ def parse_request(body: Json) -> Json:
     # Texts of a system prompt are joined without a separator, as in vLLM; the template joins those of a message.
     texts = [text_of([part]) for part in system_field] if isinstance(system_field, list) else [text_of(system_field)]
     if None in texts:
+        if isinstance(system_field, list):
+            place = texts.index(None)
+            raise InvalidInputError(f"system[{place}] is {system_field[place]!r:.60}; give a text part")
         raise InvalidInputError(f"system is {system_field!r:.60}; give a text, or a list of text parts")
     system = "".join(text for text in texts if text)
     if system:
         chat.append({"role": "system", "content": system})
-    for message in body["messages"]:
-        chat += _from_client(message)
+    for place, message in enumerate(body["messages"]):
+        try:
+            chat += _from_client(message)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"messages[{place}]: {error}") from None
     request["messages"] = chat
     if body.get("tools"):
         request["tools"] = [_tool(tool) for tool in body["tools"]]
@@ -153,7 +159,7 @@ def _from_client(message: Json) -> list[Json]:
     chat_messages: list[Json] = []
     parts: list[Json] = []
     calls: list[Json] = []
-    for block in content:
+    for place, block in enumerate(content):
         kind = block.get("type") if isinstance(block, dict) else None
         if kind == "tool_result":
             result = _result(block.get("content"))
@@ -167,7 +173,9 @@ def _from_client(message: Json) -> list[Json]:
         elif kind == "image":
             parts.append(_image(block))
         elif kind not in ("thinking", "redacted_thinking"):
-            raise InvalidInputError(f"a content block has type {kind!r:.40}; send text, image, tool_use or tool_result")
+            raise InvalidInputError(
+                f"content[{place}] has type {kind!r:.40}; send text, image, tool_use or tool_result"
+            )
     if parts or calls or not chat_messages:
         chat_message: Json = {
             "role": role,
@@ -188,7 +196,7 @@ def _result(content: Any) -> str | list[Json]:
     for part in content:
         text = text_of([part])
         if text is None and part.get("type") != "image":
-            raise InvalidInputError(f"a part of a tool_result has type {part.get('type')!r:.40}; give texts and images")
+            raise InvalidInputError(f"a part of a tool_result has type {part.get('type')!r:.40}; give text and image")
         parts.append(_image(part) if text is None else {"type": "text", "text": text})
     return parts
 
@@ -197,7 +205,7 @@ def _image(block: Json) -> Json:
     source: Any = block.get("source")
     kind = source.get("type") if isinstance(source, dict) else None
     if kind not in ("base64", "url"):
-        raise InvalidInputError(f"the source of an image has type {kind!r:.40}; give its bytes as base64")
+        raise InvalidInputError(f"the source of an image has type {kind!r:.40}; give base64, or url with a data: URL")
     url = source.get("url") if kind == "url" else f"data:{source.get('media_type')};base64,{source.get('data')}"
     return {"type": "image_url", "image_url": {"url": str(url)}}
 

@@ -61,11 +61,14 @@ def parse_request(body: Json) -> Json:
     items = [{"role": "user", "content": input_field}] if isinstance(input_field, str) else input_field
     if not items:
         raise InvalidInputError("input is missing or empty; give a text or a list of items")
-    for item in items:
-        _add(chat, item)
+    for place, item in enumerate(items):
+        try:
+            _add(chat, item)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"input[{place}]: {error}") from None
     request["messages"] = chat
     if body.get("tools"):
-        request["tools"] = [_tool(tool) for tool in body["tools"]]
+        request["tools"] = [_tool(tool, place) for place, tool in enumerate(body["tools"])]
         choice = body.get("tool_choice") or "auto"
         if isinstance(choice, dict) and choice.get("name"):
             choice = {"type": "function", "function": {"name": choice["name"]}}
@@ -182,7 +185,7 @@ def _add(chat: list[Json], item: Json) -> None:
         role = item.get("role")
         content: Any = item.get("content")
         if role is None:
-            raise InvalidInputError("a message of input has no role; give user, assistant, system or developer")
+            raise InvalidInputError("the message has no role; give user, assistant, system or developer")
         text = text_of(content) if not isinstance(content, list) or len(content) < 2 else None
         parts = [_part(part) for part in content] if text is None else text
         chat.append({"role": "system" if role == "developer" else role, "content": parts})
@@ -199,7 +202,7 @@ def _add(chat: list[Json], item: Json) -> None:
         chat.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": result})
     elif kind != "reasoning":
         raise InvalidInputError(
-            f"an item of input has type {kind!r:.40}; send message, reasoning, function_call or function_call_output"
+            f"the item has type {kind!r:.40}; send message, reasoning, function_call or function_call_output"
         )
 
 
@@ -210,13 +213,13 @@ def _part(part: str | Json) -> Json:
         return {"type": "image_url", "image_url": {"url": part.get("image_url")}}
     text = part.get("text", part.get("refusal"))
     if text is None:
-        raise InvalidInputError(f"a part of input has type {part.get('type')!r:.40}; send input_text and input_image")
+        raise InvalidInputError(f"a content part has type {part.get('type')!r:.40}; send input_text and input_image")
     return {"type": "text", "text": text}
 
 
-def _tool(tool: Json) -> Json:
+def _tool(tool: Json, place: int) -> Json:
     if tool.get("type") != "function":
-        raise InvalidInputError(f"a tool has type {tool.get('type')!r:.40}; send tools of type function alone")
+        raise InvalidInputError(f"tools[{place}] has type {tool.get('type')!r:.40}; send tools of type function alone")
     function = {
         name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None
     }

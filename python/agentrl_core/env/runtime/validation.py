@@ -38,6 +38,7 @@ class EnvironmentChecks:
         self.step = 0
         self._title = title
         self._task = task
+        self._agent: str | None = None
         self._facts = facts
 
     @property
@@ -51,7 +52,9 @@ class EnvironmentChecks:
         remedy = "give a text, or messages with role and content"
         observation = first.observation
         if isinstance(observation, JointStep):
-            checked = {agent: self.content(each, "observations", remedy) for agent, each in observation.of.items()}
+            checked = {
+                agent: self.content(each, f"observations[{agent!r}]", remedy) for agent, each in observation.of.items()
+            }
             observation = JointStep(checked, observation.turn_of)
         else:
             observation = self.content(observation, "Episode.observation", remedy)
@@ -66,12 +69,13 @@ class EnvironmentChecks:
             return self._text(value, name)
         if not isinstance(messages, Sequence) or not messages:
             self.fail(f"{name} is {shown(value)}", remedy)
-        for message in messages:
+        for place, message in enumerate(messages):
             content = message.get("content") if isinstance(message, Mapping) else None
             if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-                self.fail(f"{name} has {shown(message)}, which is not a message", remedy)
+                self.fail(f"{_item(name, None if message is value else place)} is {shown(message)}", remedy)
             if not is_content(content) and (content is not None or not message.get("tool_calls")):
-                self.fail(f"{name} has the message {shown(message)} without a text in content", remedy)
+                where = _item(name, None if message is value else place)
+                self.fail(f"{where} is {shown(message)}, without a text in content", remedy)
             for part in [content] if isinstance(content, str) else content or ():
                 if isinstance(part, str):
                     self._text(part, name)
@@ -95,9 +99,9 @@ class EnvironmentChecks:
             return None
         if isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Sequence):
             self.fail(f"tools is {shown(tools)}", "give a list of JSON schemas, or None")
-        for tool in tools:
+        for place, tool in enumerate(tools):
             if not isinstance(tool, Mapping):
-                self.fail(f"tools has {shown(tool)}", "give a list of JSON schemas, or None")
+                self.fail(f"tools[{place}] is {shown(tool)}", "give a list of JSON schemas, or None")
             self._json(tool, "tools")
         return [dict(tool) for tool in tools]
 
@@ -115,7 +119,11 @@ class EnvironmentChecks:
         over = not joint.turn_of
         state = None if over else self.state(state)
         state_keys = {agent: None if state is None else agent_state_key(agent, state) for agent in joint.of}
-        answers = {agent: self.answer(outcome, state_keys[agent], waits=True) for agent, outcome in joint.of.items()}
+        answers: dict[str, StepRecord] = {}
+        for agent, outcome in joint.of.items():
+            self._agent = agent
+            answers[agent] = self.answer(outcome, state_keys[agent], waits=True)
+        self._agent = None
         return JointStep(answers, joint.turn_of, state)
 
     def answer(self, outcome: Any, state: object, *, waits: bool = False) -> StepRecord:
@@ -148,7 +156,7 @@ class EnvironmentChecks:
         facts = None if outcome.facts is None else self._checked_facts(outcome.facts)
         context, parallel_requests = outcome.context, outcome.parallel_requests
         if context is not None:
-            context = self._context(context, alone=not waits)
+            context = self._context(context, "StepResult.context", alone=not waits)
         if parallel_requests != ():
             parallel_requests = self.contexts(parallel_requests, "StepResult.parallel_requests", alone=not waits)
         # Most results are valid as they are, and need no copy.
@@ -184,47 +192,49 @@ class EnvironmentChecks:
                 f"{name} is {shown(contexts)}", "give a list of env.Context, one for each conversation that waits"
             )
         checked = []
-        for each in contexts:
+        for place, each in enumerate(contexts):
             if each is None:
-                self.fail(f"{name} has None", "give a list of env.Context, one for each conversation that waits")
-            context = self._context(each, alone=alone)
+                self.fail(f"{name}[{place}] is None", "give an env.Context for each conversation that waits")
+            context = self._context(each, name, place, alone=alone)
             if each.observation is None:
                 checked.append(context)
                 continue
             remedy = "give a text, or messages with role and content"
-            observation = self.content(each.observation, f"{name}.observation", remedy)
+            observation = self.content(each.observation, f"{name}[{place}].observation", remedy)
             checked.append(replace(context, observation=observation, state_key=self.state(each.state_key)))
         return tuple(checked)
 
-    def _context(self, context: Any, *, alone: bool) -> Context:
+    def _context(self, context: Any, name: str, place: int | None = None, *, alone: bool) -> Context:
         if not alone:
             self.fail(
-                f"StepResult.context is {shown(context)} in an episode of several agents",
+                f"{_item(name, place)} is {shown(context)} in an episode of several agents",
                 "leave it out, as each agent has one conversation",
             )
-        lane = getattr(context, "conversation", None)
-        if not isinstance(context, Context) or isinstance(lane, bool) or not isinstance(lane, int) or lane < 0:
-            self.fail(
-                f"StepResult.context is {shown(context)}",
-                "give an env.Context with the number of a conversation, or None",
-            )
+        lane: Any = getattr(context, "conversation", None)
+        if not isinstance(context, Context):
+            remedy = "give an env.Context, or None" if place is None else "give an env.Context"
+            self.fail(f"{_item(name, place)} is {shown(context)}", remedy)
+        if isinstance(lane, bool) or not isinstance(lane, int) or lane < 0:
+            self.fail(f"{_item(name, place)}.conversation is {shown(lane)}", "give a whole number of at least 0")
         tools = self.tools(context.tools)
         max_tokens: Any = context.max_tokens
         if max_tokens is not None and (
             isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1
         ):
-            self.fail(f"Context.max_tokens is {shown(max_tokens)}", "give a whole number of at least 1, or None")
+            remedy = "give a whole number of at least 1, or None"
+            self.fail(f"{_item(name, place)}.max_tokens is {shown(max_tokens)}", remedy)
         options: Any = context.chat_template_kwargs
         if options is not None and not isinstance(options, Mapping):
-            self.fail(f"Context.chat_template_kwargs is {shown(options)}", "give options by name, or None")
-        replaces_history = self._verdict(context.replaces_history, "context.replaces_history")
+            self.fail(f"{_item(name, place)}.chat_template_kwargs is {shown(options)}", "give options by name, or None")
+        replaces_history = self._verdict(context.replaces_history, "replaces_history", name, place)
         return Context(
             lane, replaces_history, tools, max_tokens, chat_template_kwargs=None if options is None else dict(options)
         )
 
     def fail(self, found: str, remedy: str) -> NoReturn:
         """Raise a `DataError` that names environment, step and task."""
-        raise DataError(f"environment {self._title}, {self.place} of task {self._task!r}: {found}; {remedy}")
+        agent = "" if self._agent is None else f", agent {self._agent!r}"
+        raise DataError(f"environment {self._title}, {self.place} of task {self._task!r}{agent}: {found}; {remedy}")
 
     def _reward(self, value: Any) -> float | None:
         if value is None:
@@ -236,7 +246,7 @@ class EnvironmentChecks:
         if abs(number) > _LARGEST_FLOAT:
             self.fail(
                 f"StepResult.reward is {shown(value)}",
-                "give a finite number, None if nothing was paid, or NaN if the reward is not known; 32 bits hold it",
+                "give a finite number that fits 32 bits, None if nothing was paid, or NaN if the reward is not known",
             )
         return number
 
@@ -258,18 +268,20 @@ class EnvironmentChecks:
         """Check the tokens of a message of role `prompt`."""
         if tokens is None:
             return
-        valid = isinstance(tokens, (list, tuple)) and all(
-            not isinstance(token, bool) and isinstance(token, Integral) and 0 <= int(token) <= _LARGEST_TOKEN
-            for token in tokens
-        )
-        if not valid or not tokens:
-            self.fail(f"{name} has the tokens {shown(tokens)}", "give a list of token ids, at least one")
+        if not isinstance(tokens, (list, tuple)) or not tokens:
+            self.fail(f"{name} has a message with tokens {shown(tokens)}", "give a list of token ids, at least one")
+        for place, token in enumerate(tokens):
+            if isinstance(token, bool) or not isinstance(token, Integral) or not 0 <= int(token) <= _LARGEST_TOKEN:
+                self.fail(
+                    f"{name} has a message whose tokens[{place}] is {shown(token)}",
+                    f"give token ids, whole numbers from 0 to {_LARGEST_TOKEN}",
+                )
 
-    def _verdict(self, value: object, name: str) -> bool:
+    def _verdict(self, value: object, name: str, of: str = "StepResult", place: int | None = None) -> bool:
         if isinstance(value, bool):
             return value
         if not (isinstance(value, np.bool_) or (isinstance(value, Integral) and value in (0, 1))):
-            self.fail(f"StepResult.{name} is {shown(value)}", "give True or False")
+            self.fail(f"{_item(of, place)}.{name} is {shown(value)}", "give True or False")
         return bool(value)
 
     def _checked_facts(self, facts: Any) -> dict[str, float | str | bytes]:
@@ -313,6 +325,11 @@ def checked_content(value: object, name: str) -> Content:
         InvalidInputError: the value is neither a text nor messages; the message names it.
     """
     return _ProgramChecks("", "", {}).content(value, name, "give a text, or messages with role and content")
+
+
+def _item(name: str, place: int | None) -> str:
+    """Return the name of a value, or of an item of a list."""
+    return name if place is None else f"{name}[{place}]"
 
 
 def shown(value: object) -> str:
