@@ -170,7 +170,7 @@ BAD_OUTCOMES: Mapping[str, tuple[dict[str, Any], str]] = {
     ),
     "no lane": (
         {"observation": "x", "terminated": False, "context": Context(conversation=7)},
-        "names conversation 7, but there are 1",
+        "names conversation 7, but the episode has 1",
     ),
 }
 

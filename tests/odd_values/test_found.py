@@ -158,8 +158,8 @@ PROGRAMS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "share": (lambda branches: _write(branches, ends=False, share=math.nan), "share is nan"),
     "large share": (lambda branches: _write(branches, ends=False, share=1.5), "share is 1.5"),
     "floats": (lambda branches: _write(branches, [1.5]), "content"),
-    "unknown token": (lambda branches: _write(branches, [10]), "content has 10, outside the vocabulary of 10"),
-    "huge token": (lambda branches: _write(branches, [2**40]), "content has 1099511627776"),
+    "unknown token": (lambda branches: _write(branches, [10]), r"content\[0\] is 10; give token ids from 0 to 9"),
+    "huge token": (lambda branches: _write(branches, [2**40]), r"content\[0\] is 1099511627776"),
     "no content": (_inject, "content"),
 }
 
