@@ -419,8 +419,10 @@ def _imported(short: str, address: str) -> type[Component]:
             "PYTHONPATH"
         ) from None
     if not (isinstance(kind, type) and issubclass(kind, Component)) or inspect.isabstract(kind):
+        problem = "is abstract" if inspect.isabstract(kind) else "is not a component class"
+        problem = f"does not exist: module {module!r} has no {name!r}" if kind is None else problem
         raise RecipeError(
-            f"{short}: {address!r:.200} is not a component; give a class that is derived from a base class of "
+            f"{short}: {address!r:.200} {problem}; give a class that is derived from a base class of "
             "agentrl_core.component and not abstract"
         )
     return kind

@@ -141,7 +141,8 @@ def codes(values: Any, name: str, known: Mapping[Any, int], count: int) -> NDArr
     elif values is None or isinstance(values, str):
         array = np.full(count, _code(values, name, known), np.uint8)
     else:
-        array = np.fromiter((_code(value, name, known) for value in _rows(values, name)), np.uint8)
+        rows = enumerate(_rows(values, name))
+        array = np.fromiter((_code(value, f"{name}[{row}]", known) for row, value in rows), np.uint8)
     if len(array) != count:
         raise InvalidInputError(f"{name} has {len(array)} rows, but trajectories has {count}; give one for each")
     return np.ascontiguousarray(array)
@@ -187,7 +188,8 @@ def _offsets(rows: Sequence[Any], name: str) -> NDArray[np.int64]:
     try:
         return np.fromiter(accumulate(map(len, rows), initial=0), np.int64, len(rows) + 1)
     except TypeError:
-        raise InvalidInputError(f"{name} has rows without a length; give a column of lists") from None
+        place = next((place for place, row in enumerate(rows) if not (np.iterable(row) and hasattr(row, "__len__"))), 0)
+        raise InvalidInputError(f"{name}[{place}] is {rows[place]!r:.60}; give a list of values for each row") from None
 
 
 def lists(values: Any, name: str, code: str) -> Any:
