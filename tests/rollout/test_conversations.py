@@ -154,7 +154,7 @@ def test_tools_are_those_of_a_context() -> None:
     ("outcome", "message"),
     [
         (env.StepResult("x", context=at(2, whole=True)), "names conversation 2, but the episode has 1"),
-        (env.StepResult("x", context=at(1)), "start conversation 1 with a whole context"),
+        (env.StepResult("x", context=at(1)), "start conversation 1 with replaces_history=True"),
         (env.StepResult("x", context=at(-1)), "context is .*; give an env.Context with the number of a conversation"),
         (env.StepResult("x", context=3), "context is 3"),
         (

@@ -215,9 +215,9 @@ def test_a_splice_ends_as_its_suffix_did() -> None:
         assert again.turns == mended.turns[:3]
         await group.run([again])
         assert again.reward == 0.5 + 0.25 + 0.25 + 1.0, "its episode is that of the suffix"
-        with pytest.raises(InvalidInputError, match="its episode cannot be replayed there"):
+        with pytest.raises(InvalidInputError, match="cannot be replayed to that position; fork the other branch"):
             mended.fork(mended.turns[1].begin)
-        with pytest.raises(InvalidInputError, match="open or split"):
+        with pytest.raises(InvalidInputError, match="is inside an action of branch"):
             bad.splice(good, good.turns[1].position(2))
 
     batch = rolled_out(group, world := Speaking())

@@ -169,7 +169,10 @@ class Component:
         if isinstance(rule, Range) and isinstance(value, (int, float)):
             self.require(rule.holds(value), name, f"give {rule}{', or None' if takes_none else ''}")
         elif isinstance(rule, Range) and isinstance(value, tuple):
-            self.require(bool(value) and all(map(rule.holds, value)), name, f"give one item or more, each {rule}")
+            wrong = next(
+                (f" (item {place} is {item!r})" for place, item in enumerate(value) if not rule.holds(item)), ""
+            )
+            self.require(bool(value) and not wrong, name, f"give one item or more, each {rule}{wrong}")
         elif isinstance(rule, Filled):
             remedy = "give a text that is not empty" if isinstance(value, str) else "give a tuple of at least one item"
             self.require(value not in ("", ()), name, remedy)

@@ -201,7 +201,8 @@ def lists(values: Any, name: str, code: str) -> Any:
         return _narrow(values[0], name, dtype), arrays.integers(values[1], f"offsets of {name}")
     if isinstance(values, np.ndarray) and values.ndim == 2:
         rows, width = values.shape
-        return _narrow(values.reshape(-1), name, dtype), np.arange(rows + 1, dtype=np.int64) * width
+        offsets = np.arange(rows + 1, dtype=np.int64) * width
+        return _narrow(values.reshape(-1), name, dtype, offsets), offsets
     rows = [() if row is None else row for row in _rows(values, name)]
     offsets = _offsets(rows, name)
     nested = next((index for index, row in enumerate(rows) if getattr(row, "ndim", 1) != 1), None)
@@ -211,13 +212,13 @@ def lists(values: Any, name: str, code: str) -> Any:
             "row"
         )
     if rows and all(isinstance(row, np.ndarray) for row in rows):
-        return _narrow(np.concatenate(rows), name, dtype), offsets
+        return _narrow(np.concatenate(rows), name, dtype, offsets), offsets
     lists = [row if isinstance(row, list) else list(row) for row in rows]
     return _core.columns.flat_lists(lists, name, dtype.__name__), offsets
 
 
-def _narrow(values: NDArray[Any], name: str, dtype: Any) -> NDArray[Any]:
-    """Return flat values in the dtype and memory layout of the core."""
+def _narrow(values: NDArray[Any], name: str, dtype: Any, offsets: NDArray[np.int64] | None = None) -> NDArray[Any]:
+    """Return flat values in the dtype and memory layout of the core; `offsets` of their rows are for messages."""
     if dtype is np.float32:
         values = values.astype(np.float64) if values.dtype == np.object_ else values  # None is NaN, as in lists
         with np.errstate(over="ignore"):
@@ -230,6 +231,8 @@ def _narrow(values: NDArray[Any], name: str, dtype: Any) -> NDArray[Any]:
         wide = arrays.integers(values, name)
         narrow = wide.astype(dtype)
         if not np.array_equal(narrow, wide):
-            row = int(np.flatnonzero(narrow != wide)[0])
-            raise InvalidInputError(f"{name}[{row}] is {wide[row]}; give numbers that fit {np.dtype(dtype)}")
+            place = int(np.flatnonzero(narrow != wide)[0])
+            row = 0 if offsets is None else int(np.searchsorted(offsets, place, side="right")) - 1
+            at = f"[{place}]" if offsets is None else f"[{row}][{place - offsets[row]}]"
+            raise InvalidInputError(f"{name}{at} is {wide[place]}; give numbers that fit {np.dtype(dtype)}")
     return np.require(narrow, requirements=("C", "A"))

@@ -162,7 +162,7 @@ def annotate(
             problem = f"model is {type(model).__name__}; give a torch.nn.Module"
             if not column.endswith("gradient_norm"):
                 problem = f"column is {column!r}; give a name that ends with 'gradient_norm'"
-            elif top_k or prompts:
+            elif isinstance(model, torch.nn.Module):
                 problem = f"{'top_k' if top_k else 'prompts'} is given; leave it out"
             raise InvalidInputError(f"level 'draw' computes gradient norms of a model, but {problem}")
         from agentrl_core.model.gradient_norms import gradient_norm, trained_parameters

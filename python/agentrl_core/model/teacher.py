@@ -37,10 +37,10 @@ def check_tokenizers(tokenizers: tuple[Any, Any]) -> None:
     if own.items() <= theirs.items():
         return
     text, number = min(own.items() - theirs.items(), key=lambda pair: pair[1])
+    found = f"has as token {theirs[text]}" if text in theirs else "lacks"
     raise InvalidInputError(
-        f"tokenizers: the policy's token {number} is {text!r}, which the teacher's tokenizer has as "
-        f"{theirs.get(text, 'no token')}; log-probs of another tokenizer's tokens have no meaning: give a teacher with "
-        "the policy's tokenizer"
+        f"tokenizers: the policy's token {number} is {text!r}, which the teacher's tokenizer {found}; log-probs of "
+        "another tokenizer's tokens have no meaning: give a teacher with the policy's tokenizer"
     )
 
 
