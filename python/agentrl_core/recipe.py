@@ -144,7 +144,7 @@ class Recipe:
         for option in ("name", "source"):
             text = getattr(self, option)
             self._require(isinstance(text, str) and is_unicode(text), option, "give a text that is Unicode")
-        self._require(bool(self.name), "name", "give it a name")
+        self._require(bool(self.name), "name", "give a text that is not empty")
         frozen: object = self.frozen
         if isinstance(frozen, list):  # of a TOML document
             frozen = tuple(frozen)

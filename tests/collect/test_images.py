@@ -198,7 +198,7 @@ class Forks(rollout.Rollout):
             assert fork.path.images == branch.path.images[:3]
             await fork.turn()
             await fork.turn()
-        with pytest.raises(InvalidInputError, match="token=3 is inside images, which cannot be split"):
+        with pytest.raises(InvalidInputError, match="token=3 is inside tokens"):
             branch.position(3)
         branch.rollback(first.begin)
         assert len(branch.path.images) == 2

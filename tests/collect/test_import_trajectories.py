@@ -144,7 +144,10 @@ def test_unsupported_imports_are_refused(tmp_path: Path) -> None:
         raise AssertionError
     with arl.Store.open(tmp_path / "run") as store:
         collect = collector(store, recipe("behaviour"))
-        with pytest.raises(InvalidInputError, match='origin="imported"'), collect.import_trajectories() as forest:
+        with (
+            pytest.raises(InvalidInputError, match="has origin 'generated'; start it"),
+            collect.import_trajectories() as forest,
+        ):
             chats(forest, [1.0], origin="generated")
         assert store.sequence == 0
         with collect.import_trajectories() as forest:

@@ -352,7 +352,11 @@ class Together(Rollout):
             "plans over all groups of a selection",
         ),
         (lambda: writer([Sent()], batch_policy=BatchPolicy(oversample=2.0)), InvalidInputError, "carries groups over"),
-        (lambda: next(run(writer([lambda order: order]), 1)), InvalidInputError, "not the batch of its order"),
+        (
+            lambda: next(run(writer([lambda order: order]), 1)),
+            InvalidInputError,
+            "was not made for the order that it received",
+        ),
         (lambda: next(run(writer([Sent(recipe=recipes.DAPO)]), 1)), InvalidInputError, "recipe of the writer has"),
         (lambda: Sent().collector.roll_out(3), InvalidInputError, r"order=3; give the object"),  # type: ignore[arg-type]
     ],

@@ -95,9 +95,9 @@ def test_an_episode_and_its_state_are_checked() -> None:
     nothing_comes_of(world, r"reset gave \('room', \{\}\) \(a tuple\), which has no 'observation'")
     world = SmallWorld()
     world.tasks = lambda count, split: ["a"] * count  # noqa: ARG005
-    with pytest.raises(InvalidInputError, match=r"environment SmallWorld: tasks\(\)\[0\] is 'a'; give env.Task"):
+    with pytest.raises(InvalidInputError, match=r"environment SmallWorld: tasks\(.*\)\[0\] is 'a'; give env.Task"):
         collected(world)
-    with pytest.raises(InvalidInputError, match=r"tasks\(\)\[0\] is 'a'"):
+    with pytest.raises(InvalidInputError, match=r"tasks\(.*\)\[0\] is 'a'"):
         evaluate(world, world, tasks=3)
     with pytest.raises(InvalidInputError, match="evaluate: tasks=0"):
         evaluate(SmallWorld(), SmallWorld(), tasks=0)

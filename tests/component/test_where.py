@@ -99,9 +99,15 @@ def test_sources_origins_and_roles() -> None:
     }
 
 
-@pytest.mark.parametrize("options", [{"column": "difficulty"}, {"at_least": 1.0}])
-def test_a_column_has_a_bound(options: dict[str, object]) -> None:
-    with pytest.raises(RecipeError, match="give it with at_least, above, at_most or below"):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"column": "difficulty"}, "set at_least, above, at_most or below too"),
+        ({"at_least": 1.0}, "name the column that the bound is for"),
+    ],
+)
+def test_a_column_has_a_bound(options: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
         Where(**options)  # type: ignore[arg-type]
 
 

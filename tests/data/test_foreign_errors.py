@@ -78,7 +78,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "a number of tokens": (lambda: row(tokens=3), "tokens is int; give a column"),
     "ragged ends": (lambda: row(terminated=[[1], [1, 2]]), "terminated of type list is not a column"),
     "ends in words": (lambda: row(terminated=["yes"]), "terminated has dtype <U3; give whole numbers"),
-    "kind of a list": (lambda: row(kind=[[1]]), r"kind is \[1\]; use one of"),
+    "kind of a list": (lambda: row(kind=[[1]]), r"kind\[0\] is \[1\]; use one of"),
     # Texts with a lone surrogate.
     "state": (
         lambda: on(lambda f, t: f.append(t, [1], kind="prompt", state=HALF)),

@@ -262,7 +262,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "length": ({"reward": [1.0]}, "reward has 1 rows"),
     "wide": ({"outputs": [[2], [1 << 40]]}, r"outputs\[1\] contains a wrong value .*; give a list of int32"),
     "float": ({"outputs": [[2], [1.5]]}, r"outputs\[1\] contains a wrong value .*; give a list of int32"),
-    "reason": ({"finish_reason": ["stop", "eos"]}, r"finish_reason is 'eos'; use one of"),
+    "reason": ({"finish_reason": ["stop", "eos"]}, r"finish_reason\[1\] is 'eos'; use one of"),
     "version": ({"policy": 1 << 40}, r"policy\[0\] is 1099511627776; give numbers that fit int32"),
     "realign": ({"realign": -1}, "realign is -1; give a whole number from 0"),
     "type": ({"outputs": pa.array([["a"], ["b"]])}, "outputs has Arrow type List.*; give lists of int32 or int64"),
@@ -293,7 +293,7 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
         r"row 1 \(trajectory \d+\): tokens is empty; give an action at least one token",
     ),
     "kinds": ({"kind": ["prompt", "action"]}, "kind has 2 rows, but trajectories has 3; give one for each"),
-    "kind": ({"kind": ["prompt", "answer", "tool"]}, "kind is 'answer'; use one of"),
+    "kind": ({"kind": ["prompt", "answer", "tool"]}, r"kind\[1\] is 'answer'; use one of"),
     "tokens": ({"tokens": [[1], [2]]}, "tokens has 2 rows, but trajectories has 3"),
     "no action": (
         {"logprobs": [[-1.0], [-1.0], []]},

@@ -31,7 +31,7 @@ from agentrl_core.recipes.steer import EntropyChange
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: loss.Ratio("token", "sum"), "level='token' is not possible; 'token' has nothing to reduce"),
+        (lambda: loss.Ratio("token", "sum"), "level='token' is not possible; reduce and gradient need segments"),
         (lambda: loss.Ratio("token", gradient="segment"), "level='token'"),
         (
             lambda: loss.Ratio("turn"),
@@ -84,8 +84,8 @@ from agentrl_core.recipes.steer import EntropyChange
         (lambda: loss.OutcomeClassifier(beta=0.0), "beta=0.0"),
         (lambda: LengthDecoupled(length_at_most=0), "length_at_most=0"),
         (lambda: loss.Value(clip=0.1, kind="categorical"), "clip=0.1 is not possible"),
-        (lambda: loss.Value(of="logit", heads="soft_minimum"), "of='logit' is not possible; it is one value"),
-        (lambda: loss.Value(of="duelling", kind="categorical"), "of='duelling' is not possible; it is one value"),
+        (lambda: loss.Value(of="logit", heads="soft_minimum"), "of='logit' is not possible; the value is then"),
+        (lambda: loss.Value(of="duelling", kind="categorical"), "of='duelling' is not possible; the value is then"),
         (lambda: loss.Value(of="duelling", scale=0.0), "scale=0.0 is not possible"),
         (lambda: loss.Value(high=0.0), "high=0.0 is not possible; give a number above low=0.0"),
         (lambda: loss.Imitation(tokens="good"), "tokens='good'"),

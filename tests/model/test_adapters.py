@@ -78,7 +78,7 @@ def test_adapters_are_run_and_trained(name: str, chunked: bool, monkeypatch: pyt
 
 def test_a_loss_is_not_fused_with_an_adapted_head() -> None:
     model, rows = adapted("head"), causal_types.sequences()
-    with pytest.raises(UnsupportedError, match=r"with which no loss can be fused .*; use pack\.run"):
+    with pytest.raises(UnsupportedError, match=r"but a fused loss needs an unmodified .*; use pack\.run"):
         loss.run_fused(model, causal_types.pack_of(rows, "sequence"), loss.Imitation("token_mean"))
 
 

@@ -59,7 +59,9 @@ def test_only_trained_parameters_and_chosen_draws_count() -> None:
 
 def test_gradient_norms_that_cannot_be_computed_are_rejected() -> None:
     batch, model = grow(1), tiny_model("qwen3")
-    with pytest.raises(InvalidInputError, match=r"'reference_logprob'.*'gradient_norm'"):
+    with pytest.raises(
+        InvalidInputError, match=r"column is 'reference_logprob'; give a name that ends with 'gradient_norm'"
+    ):
         annotate(batch, "reference_logprob", model, level="draw")
     with pytest.raises(InvalidInputError, match=r"give a torch\.nn\.Module"):
         annotate(batch, "gradient_norm", lambda pack: pack.target, level="draw")

@@ -246,11 +246,14 @@ def test_a_wrapper_that_changes_inputs_or_outputs_of_the_model_is_refused() -> N
 
     rows = Ragged.random(LENGTHS)
     for change, message in (
-        (lambda model, inputs: model(**inputs)[0], "changes shapes or dtypes of what its LlamaForCausalLM returns"),
+        (lambda model, inputs: model(**inputs)[0], "changes the form of what its LlamaForCausalLM returns"),
         (lambda model, inputs: model(**inputs).logits, "fails on what its LlamaForCausalLM returns for a pack"),
         (lambda _model, inputs: inputs["input_ids"], "does not call the LlamaForCausalLM inside it"),
-        (lambda model, inputs: (model(**inputs), model(**inputs))[1], "calls the language model more than once"),
-        (lambda model, inputs: model(input_ids=inputs["input_ids"][:, 1:]), "or with other tokens than it was given"),
+        (lambda model, inputs: (model(**inputs), model(**inputs))[1], "calls its LlamaForCausalLM more than once"),
+        (
+            lambda model, inputs: model(input_ids=inputs["input_ids"][:, 1:]),
+            "with other inputs than the tokens of the pack",
+        ),
     ):
         with pytest.raises(UnsupportedError, match=message):
             rows.pack().run(Changes(change))

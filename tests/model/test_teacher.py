@@ -388,7 +388,7 @@ def test_another_tokenizer_is_refused() -> None:
     larger = SimpleNamespace(get_vocab=lambda: {"a": 0, "b": 1, "c": 2})
     model = tiny_model().eval()
     annotate(rollouts(), "teacher_logprob", model, tokenizers=(policy, larger))
-    with pytest.raises(InvalidInputError, match="token 0 is 'a', which the teacher's tokenizer has as 1"):
+    with pytest.raises(InvalidInputError, match="token 0 is 'a', which the teacher's tokenizer has as token 1"):
         annotate(rollouts(), "teacher_logprob", model, tokenizers=(policy, other))
 
 

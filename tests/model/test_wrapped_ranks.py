@@ -41,7 +41,7 @@ def test_gradients_and_columns_are_those_of_one_process(mode: str) -> None:
     ("mode", "message"),
     [
         ("ddp.module", "is inside a DistributedDataParallel, which synchronises gradients in its own forward; give"),
-        ("fsdp2-rounded", "changes shapes or dtypes of what its FSDPLlamaForCausalLM returns; set its output dtype to"),
+        ("fsdp2-rounded", "changes the dtype of what its FSDPLlamaForCausalLM returns; set the output dtype to"),
     ],
 )
 def test_unsupported_wrapped_models_are_rejected(mode: str, message: str) -> None:

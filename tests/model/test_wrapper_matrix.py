@@ -26,7 +26,8 @@ LORA: dict[str, dict[str, Any]] = {
 COMPILED = ["compiled", "compiled layers"]
 WRAPPERS = ["bare", *LORA, "checkpointed", "bf16", "autocast"]
 REFUSED = {
-    (name, "fused"): r"with which no loss can be fused .*; use pack\.run" for name in ("lora on the head", "saved head")
+    (name, "fused"): r"but a fused loss needs an unmodified .*; use pack\.run"
+    for name in ("lora on the head", "saved head")
 }
 ROUNDED = {"bf16": 0.05, "autocast": 0.05}
 """Largest allowed difference of a gradient, in units of the largest one; in fp32 1e-5."""

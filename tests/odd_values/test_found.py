@@ -78,7 +78,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "rewards of rows": (rows(reward=[1e39]), "reward"),
     "facts of rows": (rows(facts={"n": [1e39]}), "facts"),
     "count": (on(lambda forest, path, _: forest.fork(path, count=2**31)), "count is 2147483648"),
-    "group_ids": (lambda: frozen().with_draws([0], group_ids=[2**63 - 1]), "group_ids is"),
+    "group_ids": (lambda: frozen().with_draws([0], group_ids=[2**63 - 1]), r"group_ids\[0\] is"),
     "iteration": (lambda: frozen().with_draws([0], iteration=2**63 - 1), "iteration is 9223372036854775807"),
     "state": (lambda: frozen().with_state({"a": np.int64(1)}), "state cannot be saved as JSON"),
     "deep state": (lambda: frozen().with_state(deep(5000)), "state cannot be saved as JSON"),
@@ -158,8 +158,8 @@ PROGRAMS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "share": (lambda branches: _write(branches, ends=False, share=math.nan), "share is nan"),
     "large share": (lambda branches: _write(branches, ends=False, share=1.5), "share is 1.5"),
     "floats": (lambda branches: _write(branches, [1.5]), "content"),
-    "unknown token": (lambda branches: _write(branches, [10]), "content has 10, outside the vocabulary of 10"),
-    "huge token": (lambda branches: _write(branches, [2**40]), "content has 1099511627776"),
+    "unknown token": (lambda branches: _write(branches, [10]), r"content\[0\] is 10; give token ids from 0 to 9"),
+    "huge token": (lambda branches: _write(branches, [2**40]), r"content\[0\] is 1099511627776"),
     "no content": (_inject, "content"),
 }
 

@@ -129,5 +129,5 @@ def test_effort_that_is_not_possible() -> None:
     ):
         with pytest.raises(RecipeError, match=message):
             ExplorationEffort(**options)
-    with pytest.raises(RecipeError, match="has no known value"):
+    with pytest.raises(RecipeError, match="has no finite value"):
         ExplorationEffort()(small([(0, [1])], draw_score=[1.0], token_entropy=[math.nan]))

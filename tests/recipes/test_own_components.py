@@ -142,9 +142,9 @@ def test_two_components_of_one_class_have_separate_states(components: object) ->
     ("component", "message"),
     [
         ("no_such_module:Centred", r"'no_such_module:Centred' cannot be imported: No module named 'no_such_module'"),
-        ("my_components:Missing", r"'my_components:Missing' is not a component"),
+        ("my_components:Missing", r"'my_components:Missing' does not exist"),
         ("my_components:NoComponent", r"'my_components:NoComponent' is not a component"),
-        ("agentrl_core.component:BatchComponent", "is not a component"),
+        ("agentrl_core.component:BatchComponent", "is abstract"),
         (":Centred", "cannot be imported"),
         ("Centred", r"component 'Centred' does not exist.*\"package.module:Class\""),
         ("agentrl_core.loss:Policy", "is not a component of phase advantage"),

@@ -74,7 +74,7 @@ def test_a_turn_that_is_not_in_the_context_is_refused() -> None:
             await branch.turn()
             second = await branch.turn()
             await branch.rewrite([*branch.prompt_messages, second, {"role": "user", "content": "and now?"}])
-            with pytest.raises(InvalidInputError, match=r"turn 0 is not in its current context; use one of: \[1\]"):
+            with pytest.raises(InvalidInputError, match=r"turn 0 is not in the current context; use one of: \[1\]"):
                 await branch.rewrite([*branch.prompt_messages, branch.turns[0], {"role": "user", "content": "?"}])
             third = await branch.turn()
             await branch.rewrite(

@@ -153,8 +153,8 @@ def test_tools_are_those_of_a_context() -> None:
 @pytest.mark.parametrize(
     ("outcome", "message"),
     [
-        (env.StepResult("x", context=at(2, whole=True)), "names conversation 2, but there are 1"),
-        (env.StepResult("x", context=at(1)), "start conversation 1 with a whole context"),
+        (env.StepResult("x", context=at(2, whole=True)), "names conversation 2, but the episode has 1"),
+        (env.StepResult("x", context=at(1)), "start conversation 1 with replaces_history=True"),
         (env.StepResult("x", context=at(-1)), r"context\.conversation is -1 .*; give a whole number of at least 0"),
         (env.StepResult("x", context=3), "context is 3"),
         (

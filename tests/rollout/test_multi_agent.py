@@ -184,7 +184,7 @@ def test_an_episode_that_breaks_down_fails_all_its_branches(runs: str) -> None:
 def test_invalid_multi_agent_programs_and_options_are_refused() -> None:
     async def twice(_: Any, group: Group) -> None:
         one = group.start(agent="one")
-        with pytest.raises(InvalidInputError, match="agent='one' already plays the episode of branch"):
+        with pytest.raises(InvalidInputError, match="agent='one' already plays this episode, as branch"):
             group.start(agent="one", episode=one)
         two = group.start(agent="two", episode=one)
         other = group.start(agent="nobody", episode=one)
@@ -192,11 +192,11 @@ def test_invalid_multi_agent_programs_and_options_are_refused() -> None:
             await other.turn()
         referee = group.start(agent="referee", episode=one)
         await one.generate()
-        with pytest.raises(InvalidInputError, match="has an action open while others move"):
+        with pytest.raises(InvalidInputError, match="has an open action, but moves are submitted without it"):
             await two.turn()
         await group.turn([one, two])
         await referee.turn()
-        with pytest.raises(InvalidInputError, match="its multi-agent episode cannot be rolled back"):
+        with pytest.raises(InvalidInputError, match="plays a multi-agent episode, which cannot be rolled back"):
             one.rollback(one.turns[0].begin)
         assert isinstance(one, Branch)
         other.drop("no part")

@@ -180,7 +180,7 @@ class StillRuns(Pruned):
     [
         (TooMany, r"group 0\.0 has 1 running members for its 1 slots, as it released"),
         (Forks, r"group 0\.0 has 1 running members for its 1 slots, as it released"),
-        (StillRuns, r"branch 0\.0/0\.0 \(member, running\) has no slot of group 0\.0 to release"),
+        (StillRuns, r"branch 0\.0/0\.0 is still running; give ended members"),
     ],
 )
 def test_slots_cannot_be_reused_after_release_or_released_while_running(program: type[Pruned], message: str) -> None:

@@ -104,7 +104,7 @@ def test_a_branch_can_continue_a_stored_trajectory() -> None:
     with pytest.raises(NotFoundError, match="no trajectory 77"):
         Prefix.stored(stored, 77)
     with pytest.raises(
-        InvalidInputError, match=r"turns is 5 and tokens is 0 for .*, which has 4 turns; give turns <= 4"
+        InvalidInputError, match=r"turns is 5 and tokens is 0 for .*, which has 4 turns; give turns from 0 to 4"
     ):
         Prefix.stored(stored, one, turns=5)
     with pytest.raises(InvalidInputError, match=r"tokens is 9 for .* has 4 tokens; give a number from 0 to 4"):
@@ -215,9 +215,9 @@ def test_a_splice_ends_as_its_suffix_did() -> None:
         assert again.turns == mended.turns[:3]
         await group.run([again])
         assert again.reward == 0.5 + 0.25 + 0.25 + 1.0, "its episode is that of the suffix"
-        with pytest.raises(InvalidInputError, match="its episode cannot be replayed there"):
+        with pytest.raises(InvalidInputError, match="cannot be replayed to that position; fork the other branch"):
             mended.fork(mended.turns[1].begin)
-        with pytest.raises(InvalidInputError, match="open or split"):
+        with pytest.raises(InvalidInputError, match="is inside an action of branch"):
             bad.splice(good, good.turns[1].position(2))
 
     batch = rolled_out(group, world := Speaking())

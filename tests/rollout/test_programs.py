@@ -394,13 +394,13 @@ async def turn_of_an_ended_branch(group: Group) -> None:
     await branch.turn()
 
 
-@wrong("is already awaited in another asyncio task")
+@wrong("because another task awaits it already")
 async def two_drivers(group: Group) -> None:
     [branch] = group.start_many(1)
     await asyncio.gather(branch.turn(), branch.turn())
 
 
-@wrong("called from another asyncio task than its program's")
+@wrong("was used in another asyncio task")
 async def a_child_decides(group: Group) -> None:
     async def drive(branch: Branch) -> None:
         group.start()
@@ -409,17 +409,17 @@ async def a_child_decides(group: Group) -> None:
     await group.run(group.start_many(1), drive)
 
 
-@wrong("has no prompt before its first turn")
+@wrong("has no prompt yet; call await branch.begin")
 async def a_fork_before_the_prompt(group: Group) -> None:
     group.start().fork()
 
 
-@wrong("it has no turn to inject after")
+@wrong("has no turn to inject after")
 async def inject_at_the_prompt(group: Group) -> None:
     group.start().inject("psst")
 
 
-@wrong("place token=1000; give a whole number from 1 to")
+@wrong("position token=1000; give a whole number from 1 to")
 async def a_place_behind_the_end(group: Group) -> None:
     [branch] = group.start_many(1)
     await branch.turn()

@@ -219,7 +219,7 @@ def test_stages_of_domains_by_a_metric_or_by_time() -> None:
         ({"buckets": "3,8"}, "give a tuple of numbers or a tuple of texts"),
         ({"buckets": ()}, "give a tuple of at least one item"),
         ({"by": "domain", "buckets": (3, 8)}, "give names of domains"),
-        ({"buckets": (3,), "above": None}, "give it or iterations, so that a stage ends"),
+        ({"buckets": (3,), "above": None}, "set above or iterations, so that a stage ends"),
     ],
 )
 def test_impossible_stages(options: dict[str, Any], message: str) -> None:

@@ -45,7 +45,7 @@ def test_uniform_is_uniform() -> None:
 
 
 def test_uniform_refuses_more_tasks_than_there_are() -> None:
-    with pytest.raises(InvalidInputError, match="count=6 tasks cannot be chosen from pool_size=5"):
+    with pytest.raises(InvalidInputError, match="6 tasks cannot be chosen from a pool of 5"):
         chosen(5, 6, key=0)
 
 

@@ -71,7 +71,9 @@ def test_rewards_as_evidence_are_shares() -> None:
     story, tracker = Story(), select.Beta(of="reward")
     state = tracker.next(tracker.initial_state(), story.visits(0, {1: [0, 0]}, rewards={1: [0.5, 0.25]}))
     assert tracker.estimate(state, story.candidates([1], 1)).tolist() == [1.75 / 4]
-    with pytest.raises(InvalidInputError, match=r"select\.Beta: a reward is 2\.0; with of='reward'"):
+    with pytest.raises(
+        InvalidInputError, match=r"select\.Beta: a reward of the task in row \d+ of the pool is 2\.0; with of='reward'"
+    ):
         tracker.next(state, story.visits(1, {1: [0]}, rewards={1: [2.0]}))
 
 
@@ -85,7 +87,7 @@ def test_an_expected_success_rate_shares_out_the_prior() -> None:
     assert PoolColumn("prior").estimate({}, known).tolist() == [0.25, 1.0, 0.5, 0.0]
     tasks._columns["prior"] = np.array([0.25, 1.5, 0.5, 0.0])
     with pytest.raises(
-        InvalidInputError, match=r"column 'prior' of the pool has .*; give expected success rates from 0 to 1"
+        InvalidInputError, match=r"of the pool has .* in column 'prior'; give expected success rates from 0 to 1"
     ):
         tracker.estimate(tracker.initial_state(), known)
 

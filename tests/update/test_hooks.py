@@ -286,7 +286,7 @@ def test_invalid_hooks_and_models_are_reported() -> None:
     with pytest.raises(InvalidInputError, match=r"SyncModel: model 'reference' was not given \(only policy\)"):
         train(moved, BATCH, {"policy": Model(0.0)})
     models: dict[str, Any] = {"policy": Model(0.0), "reference": nn.Linear(2, 2)}
-    with pytest.raises(InvalidInputError, match=r"one model has shift of \[3\], the other no shift"):
+    with pytest.raises(InvalidInputError, match=r"the source model has shift of \[3\], the target no shift"):
         train(moved, BATCH, models)
     with pytest.raises(InvalidInputError, match=r"model 'reference' is a int; give a torch\.nn\.Module"):
         train(moved, BATCH, {"policy": Model(0.0)}, reference=3)

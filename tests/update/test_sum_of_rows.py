@@ -117,7 +117,7 @@ def test_metrics_are_of_each_term() -> None:
         ({"second": loss.Imitation()}, "give it the denominator of the first"),
         (
             {"first": loss.Sum(loss.Policy(), loss.Policy()), "first_where": EXPERT},
-            "a Sum as a term takes no rows of its own",
+            "a term is a Sum, which takes no rows of its own",
         ),
         (
             {"first": loss.Sum(loss.Policy(), loss.Policy(), first_where=EXPERT)},

@@ -122,7 +122,7 @@ def test_given_weights() -> None:
     assert column(twice, "weight", "step") == [1.0, 9.0, 1.0]
     mean = ColumnScaled(column="extra", level="step", mean_one=True)(batch)
     assert column(mean, "weight", "step") == [0.5, 1.5, 1.0]
-    with pytest.raises(RecipeError, match="has no known value"):
+    with pytest.raises(RecipeError, match="has no finite value"):
         ColumnScaled()(batch.with_columns("draw", task_weight=[math.nan, math.nan]))
 
 
@@ -282,7 +282,9 @@ def test_impossible_options(make: object, message: str) -> None:
 
 def test_an_empty_or_missing_column_is_reported() -> None:
     batch = small([(0, [2])], token_entropy=[np.nan, np.nan])
-    with pytest.raises(RecipeError, match="column 'entropy' at level token has no known value; record it"):
+    with pytest.raises(
+        RecipeError, match="column 'entropy' has no finite value at any valid row of level token; record it"
+    ):
         EntropyScaled()(batch)
     with pytest.raises(NotFoundError, match="thought_entropy"):
         EntropyScaled(column="thought_entropy")(batch)

@@ -343,7 +343,7 @@ class Collector:
         if len(iterations) and int(iterations.max()) != head.iteration:
             raise InvalidInputError(
                 f"end_iteration: batch is of iteration {int(iterations.max())}, but iteration {head.iteration} is "
-                f"open; pass the batch of that iteration, from collect(tasks=..., group_size=...)"
+                f"open; pass the batch of iteration {head.iteration}, from collect(tasks=..., group_size=...)"
             )
         check_stepped(self.recipe, metrics)
         check_losses(self.recipe, batch)

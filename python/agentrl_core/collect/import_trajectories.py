@@ -47,9 +47,10 @@ def imported(
     batch = forest.freeze()
     origins = np.asarray(batch.trajectories.column("origin"))
     if not np.isin(origins, _FOREIGN).all():
+        row = int(np.flatnonzero(~np.isin(origins, _FOREIGN))[0])
         raise InvalidInputError(
-            "import_trajectories: the forest has trajectories with origin generated or imagined; start imported ones "
-            'with forest.start(..., origin="imported") or origin="expert"'
+            f"import_trajectories: trajectory {row} of the forest has origin {CODES['origin'][origins[row]]!r}; start "
+            "it with forest.start(..., origin='imported') or origin='expert'"
         )
     if not store.has_batch(iteration):
         store.append(store.rebase(batch.select_draws(np.zeros(0, np.int64))), iteration=iteration)

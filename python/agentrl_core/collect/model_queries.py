@@ -69,6 +69,6 @@ class QueryBatcher:
 def _one_each(column: str, paths: Paths, numbers: Sequence[float] | NDArray[np.floating[Any]]) -> list[float]:
     if len(numbers) != len(paths):
         raise InvalidInputError(
-            f"query: model {column!r} returned {len(numbers)} numbers for {len(paths)} paths; return one per path"
+            f"query: model {column!r} returned {len(numbers)} numbers for {len(paths)} paths; return one for each"
         )
     return [float(number) for number in numbers]

@@ -106,8 +106,8 @@ class RolloutPart:
         table = batch.state.get(_PART, {}) if isinstance(batch, Batch) else {}
         if table.get("key") != order.key:
             raise InvalidInputError(
-                f"Collector: a worker returned {batch!r:.80}, which is not the batch of its order; let it return "
-                "collector.roll_out(order) of the order that it was given"
+                f"Collector: a rollout worker returned {batch!r:.80}, which was not made for the order that it "
+                "received; return collector.roll_out(order) from the worker"
             )
         counts = {
             name: TokenCounts(Counter(dict(rows)), context, cached)

@@ -92,8 +92,8 @@ class RunState:
         if reset:
             notices.once(
                 "carried",
-                f"the recipe has changed: the stored state at {', '.join(reset)} does not fit it and is reset, at "
-                "least in part; continue with the old recipe to keep it",
+                f"the recipe has changed: the stored state at {', '.join(reset)} does not fit the new recipe and is "
+                "reset, at least in part; continue with the old recipe to keep the state",
             )
         return replace(self, components=states)
 

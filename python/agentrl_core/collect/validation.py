@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, cast
 
 from agentrl_core.collect.batch_policy import BatchPolicy
@@ -28,17 +29,18 @@ def check_parts(engine: object, environment: object, recipe: object, store: obje
     ):
         if isinstance(given, Mapping) and not given:
             raise InvalidInputError(f"Collector: {name}={given!r} is empty; {remedy}, or a table of them by name")
-        for value in given.values() if isinstance(given, Mapping) else [given]:
+        parts: Iterable[tuple[object, object]] = given.items() if isinstance(given, Mapping) else [(None, given)]
+        for key, value in parts:
             for method in methods:
                 if not hasattr(value, method):
-                    raise InvalidInputError(f"Collector: {name}={value!r:.80} has no {method!r}; {remedy}")
+                    place = name if key is None else f"{name}[{key!r}]"
+                    raise InvalidInputError(f"Collector: {place}={value!r:.80} has no {method!r}; {remedy}")
     if not isinstance(recipe, Recipe):
         remedy = f"recipes.get({recipe!r})" if isinstance(recipe, str) else "recipes.GRPO"
         raise InvalidInputError(f"Collector: recipe={recipe!r:.80} is not a Recipe; give one, such as {remedy}")
     if store is not None and not isinstance(store, Store):
-        raise InvalidInputError(
-            f"Collector: store={store!r:.80} is not a Store; give Store.open({str(store)!r}), or None"
-        )
+        path = repr(str(store)) if isinstance(store, (str, Path)) else "path"
+        raise InvalidInputError(f"Collector: store={store!r:.80} is not a Store; give Store.open({path}), or None")
 
 
 def check_ahead(engines: Mapping[str, Engine], staleness: object) -> None:
@@ -113,7 +115,7 @@ def checked_tasks(environment: Environment, count: int, split: Split) -> Sequenc
         raise DataError(f"environment {name}: tasks({count}, split={split!r}) returned no task; return at least one")
     problem = next(task_problems(tasks if isinstance(tasks, list) else tasks[:1]), None)
     if problem is not None:
-        raise DataError(f"environment {name}: tasks()[{problem[0]}] {problem[1]}")
+        raise DataError(f"environment {name}: tasks({count}, split={split!r})[{problem[0]}] {problem[1]}")
     return cast("Sequence[Task]", tasks)
 
 

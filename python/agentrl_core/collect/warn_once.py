@@ -31,10 +31,12 @@ def warn_missed_metrics(notices: WarnOnce, recipe: Recipe, components: Mapping[s
     """Warn of controllers whose metric was missing or NaN."""
     for place, controller in recipe.controllers.items():
         if components.get(place, {}).get(MISSED):
+            which = "which" if len(controller.reads) == 1 else "one of which"
             notices.once(
                 f"controller {place}",
-                f"{controller.title()} at {place} reads {', '.join(controller.reads)}, which was missing or NaN in the "
-                "metrics of an iteration, so it did not change; pass the metric to Collector.end_iteration",
+                f"{controller.title()} at {place} reads {', '.join(controller.reads)}, {which} was missing or NaN in "
+                "the metrics of an iteration, so the controller did not change; pass the metric to "
+                "Collector.end_iteration",
             )
 
 

@@ -57,7 +57,8 @@ class Where(Component):
     def check_options(self) -> None:
         """Require a bound for a column, and a column for a bound."""
         has_bound = any(getattr(self, bound) is not None for bound in ("at_least", "above", "at_most", "below"))
-        self.require(has_bound == bool(self.column), "column", "give it with at_least, above, at_most or below")
+        remedy = "set at_least, above, at_most or below too" if self.column else "name the column that the bound is for"
+        self.require(has_bound == bool(self.column), "column", remedy)
 
     def holds(self, batch: Batch, values: NDArray[np.float64] | None = None) -> NDArray[np.bool_]:
         """Return a mask of the matching draws, `bool[draws]`; `values` replaces the column if given."""

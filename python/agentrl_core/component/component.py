@@ -169,7 +169,10 @@ class Component:
         if isinstance(rule, Range) and isinstance(value, (int, float)):
             self.require(rule.holds(value), name, f"give {rule}{', or None' if takes_none else ''}")
         elif isinstance(rule, Range) and isinstance(value, tuple):
-            self.require(bool(value) and all(map(rule.holds, value)), name, f"give one item or more, each {rule}")
+            wrong = next(
+                (f" (item {place} is {item!r})" for place, item in enumerate(value) if not rule.holds(item)), ""
+            )
+            self.require(bool(value) and not wrong, name, f"give one item or more, each {rule}{wrong}")
         elif isinstance(rule, Filled):
             remedy = "give a text that is not empty" if isinstance(value, str) else "give a tuple of at least one item"
             self.require(value not in ("", ()), name, remedy)
@@ -419,8 +422,10 @@ def _imported(short: str, address: str) -> type[Component]:
             "PYTHONPATH"
         ) from None
     if not (isinstance(kind, type) and issubclass(kind, Component)) or inspect.isabstract(kind):
+        problem = "is abstract" if inspect.isabstract(kind) else "is not a component class"
+        problem = f"does not exist: module {module!r} has no {name!r}" if kind is None else problem
         raise RecipeError(
-            f"{short}: {address!r:.200} is not a component; give a class that is derived from a base class of "
+            f"{short}: {address!r:.200} {problem}; give a class that is derived from a base class of "
             "agentrl_core.component and not abstract"
         )
     return kind

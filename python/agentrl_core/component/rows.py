@@ -201,8 +201,8 @@ class Rows:
         known: NDArray[np.bool_] = self.valid & np.isfinite(self.values(name))
         if self.valid.any() and not known.any():
             raise RecipeError(
-                f"column {name!r} at level {self.level} has no known value; record it with the rollouts, or compute "
-                f"it: batch = arl.annotate(batch, {name!r}, model)"
+                f"column {name!r} has no finite value at any valid row of level {self.level}; record it with the "
+                f"rollouts, or if a model can compute it: batch = arl.annotate(batch, {name!r}, model)"
             )
         return known
 

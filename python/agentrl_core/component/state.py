@@ -265,9 +265,12 @@ def _rows(steps: object) -> tuple[Mapping[str, float], ...]:
     """Turn columns of step metrics into one table per step."""
     if not steps:
         return ()
-    if not isinstance(steps, Mapping) or len({len(values) for values in steps.values()}) != 1:
+    if not isinstance(steps, Mapping):
+        raise InvalidInputError(f"metrics: steps={steps!r:.60} is not a table; pass Updates.metrics unchanged")
+    lengths = {name: len(values) for name, values in steps.items()}
+    if len(set(lengths.values())) != 1:
         raise InvalidInputError(
-            f"metrics: steps={steps!r:.60} is not a table of lists of equal length; pass Updates.metrics unchanged"
+            f"metrics: the lists of steps have unequal lengths ({lengths!r:.200}); pass Updates.metrics unchanged"
         )
     rows = zip(*steps.values(), strict=True)
     return tuple(

@@ -474,7 +474,9 @@ class Batch:
         for name, wrong in (("group_ids", groups), ("iteration", iteration)):
             found = np.atleast_1d([] if wrong is None else wrong)
             if len(found) and not 0 <= min(found) <= max(found) < 1 << 62:
-                raise InvalidInputError(f"{name} is {str(wrong)[:80]}; give whole numbers from 0 to 2^62 - 1")
+                row = next(row for row, value in enumerate(found) if not 0 <= value < 1 << 62)
+                place = name if name == "iteration" else f"{name}[{row}]"
+                raise InvalidInputError(f"{place} is {str(found[row])[:80]}; give whole numbers from 0 to 2^62 - 1")
         chances = None if probability is None else doubles(probability, "probability")
         return Batch(
             self._core.draw(

@@ -141,7 +141,8 @@ def codes(values: Any, name: str, known: Mapping[Any, int], count: int) -> NDArr
     elif values is None or isinstance(values, str):
         array = np.full(count, _code(values, name, known), np.uint8)
     else:
-        array = np.fromiter((_code(value, name, known) for value in _rows(values, name)), np.uint8)
+        rows = enumerate(_rows(values, name))
+        array = np.fromiter((_code(value, f"{name}[{row}]", known) for row, value in rows), np.uint8)
     if len(array) != count:
         raise InvalidInputError(f"{name} has {len(array)} rows, but trajectories has {count}; give one for each")
     return np.ascontiguousarray(array)
@@ -187,7 +188,8 @@ def _offsets(rows: Sequence[Any], name: str) -> NDArray[np.int64]:
     try:
         return np.fromiter(accumulate(map(len, rows), initial=0), np.int64, len(rows) + 1)
     except TypeError:
-        raise InvalidInputError(f"{name} has rows without a length; give a column of lists") from None
+        place = next((place for place, row in enumerate(rows) if not (np.iterable(row) and hasattr(row, "__len__"))), 0)
+        raise InvalidInputError(f"{name}[{place}] is {rows[place]!r:.60}; give a list of values for each row") from None
 
 
 def lists(values: Any, name: str, code: str) -> Any:
@@ -199,7 +201,8 @@ def lists(values: Any, name: str, code: str) -> Any:
         return _narrow(values[0], name, dtype), arrays.integers(values[1], f"offsets of {name}")
     if isinstance(values, np.ndarray) and values.ndim == 2:
         rows, width = values.shape
-        return _narrow(values.reshape(-1), name, dtype), np.arange(rows + 1, dtype=np.int64) * width
+        offsets = np.arange(rows + 1, dtype=np.int64) * width
+        return _narrow(values.reshape(-1), name, dtype, offsets), offsets
     rows = [() if row is None else row for row in _rows(values, name)]
     offsets = _offsets(rows, name)
     nested = next((index for index, row in enumerate(rows) if getattr(row, "ndim", 1) != 1), None)
@@ -209,13 +212,13 @@ def lists(values: Any, name: str, code: str) -> Any:
             "row"
         )
     if rows and all(isinstance(row, np.ndarray) for row in rows):
-        return _narrow(np.concatenate(rows), name, dtype), offsets
+        return _narrow(np.concatenate(rows), name, dtype, offsets), offsets
     lists = [row if isinstance(row, list) else list(row) for row in rows]
     return _core.columns.flat_lists(lists, name, dtype.__name__), offsets
 
 
-def _narrow(values: NDArray[Any], name: str, dtype: Any) -> NDArray[Any]:
-    """Return flat values in the dtype and memory layout of the core."""
+def _narrow(values: NDArray[Any], name: str, dtype: Any, offsets: NDArray[np.int64] | None = None) -> NDArray[Any]:
+    """Return flat values in the dtype and memory layout of the core; `offsets` of their rows are for messages."""
     if dtype is np.float32:
         values = values.astype(np.float64) if values.dtype == np.object_ else values  # None is NaN, as in lists
         with np.errstate(over="ignore"):
@@ -228,6 +231,8 @@ def _narrow(values: NDArray[Any], name: str, dtype: Any) -> NDArray[Any]:
         wide = arrays.integers(values, name)
         narrow = wide.astype(dtype)
         if not np.array_equal(narrow, wide):
-            row = int(np.flatnonzero(narrow != wide)[0])
-            raise InvalidInputError(f"{name}[{row}] is {wide[row]}; give numbers that fit {np.dtype(dtype)}")
+            place = int(np.flatnonzero(narrow != wide)[0])
+            row = 0 if offsets is None else int(np.searchsorted(offsets, place, side="right")) - 1
+            at = f"[{place}]" if offsets is None else f"[{row}][{place - offsets[row]}]"
+            raise InvalidInputError(f"{name}{at} is {wide[place]}; give numbers that fit {np.dtype(dtype)}")
     return np.require(narrow, requirements=("C", "A"))

@@ -491,7 +491,8 @@ def _flatten(metrics: object, before: str, found: dict[str, float]) -> None:
                 found[f"{before}{name}"] = float(value)
             except OverflowError:
                 raise InvalidInputError(
-                    f"metrics: {name!r} is {str(value)[:40]}…, beyond the largest float; give a smaller number"
+                    f"metrics: {f'{before}{name}'!r} is {str(value)[:40]}…, beyond the largest float; give a smaller "
+                    "number"
                 ) from None
 
 

@@ -151,8 +151,8 @@ class Sum(Loss):
         self.require(self.own_rows or first == second, "second", remedy)
         if self.own_rows:
             nested = isinstance(self.first, Sum) or isinstance(self.second, Sum)
-            remedy = "a Sum as a term takes no rows of its own; leave first_where and second_where None"
-            self.require(not nested, "first_where", remedy)
+            remedy = "a term is a Sum, which takes no rows of its own; leave first_where and second_where None"
+            self.require(not nested, "second_where" if self.first_where is None else "first_where", remedy)
             same_rows = self.first.of_steps == self.second.of_steps
             self.require(
                 same_rows, "second", "give two losses with a row for each token, or two with a row for each step"

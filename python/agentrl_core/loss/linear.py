@@ -285,8 +285,7 @@ def _checked(
     if hidden.device.type == "cpu" and not torch.compiler.is_compiling():  # on other devices this would synchronise
         for name, value, count in (("source_row", source_row, len(hidden)), ("target", target, len(weight))):
             if len(value) and (int(value.min()) < 0 or int(value.max()) >= count):
-                raise InvalidInputError(
-                    f"{name} goes from {int(value.min())} to {int(value.max())}; give numbers from 0 to {count - 1}"
-                )
+                place = int(((value < 0) | (value >= count)).nonzero()[0])
+                raise InvalidInputError(f"{name}[{place}] is {int(value[place])}; give numbers from 0 to {count - 1}")
     dtype = torch.promote_types(hidden.dtype, weight.dtype)
     return hidden.to(dtype), weight.to(dtype), workspace

@@ -64,7 +64,9 @@ class Regression(WeightedLoss):
     def check_options(self) -> None:
         """Require level `token` for `next_value`, since only tokens have a next one."""
         super().check_options()
-        self.require(self.next_value == 0.0 or self.level == "token", "next_value", "use it with level='token'")
+        self.require(
+            self.next_value == 0.0 or self.level == "token", "next_value", "set level='token', or leave next_value 0"
+        )
 
     def own_reads(self) -> Iterable[str | Column]:
         """Yield the columns to read: advantages, weights, log-probs, segment ids, and those for `next_value`."""

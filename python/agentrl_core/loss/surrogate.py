@@ -70,7 +70,7 @@ class Ratio(ImportanceRatio):
     def check_options(self) -> None:
         """Refuse `reduce` and `gradient` for level `token`, which has nothing to reduce."""
         plain = self.reduce == "mean" and self.gradient == "token"
-        remedy = "'token' has nothing to reduce: give step, sequence or item"
+        remedy = "reduce and gradient need segments: give 'step', 'sequence' or 'item'"
         self.require(self.level != "token" or plain, "level", remedy)
 
     def own_reads(self) -> Iterable[str | Column]:
@@ -191,7 +191,7 @@ class Clip(ClipRange):
         """Require a lower bound of at least 0, a linear scale for `proximal_shift`, and a moving centre to bound."""
         self.require(self.scale != "linear" or self.low <= 1.0, "low", "give a number above 0, at most 1")
         fits = self.center != "proximal_shift" or self.scale == "linear"
-        self.require(fits, "center", "proximal_shift adds low and high themselves: use scale='linear'")
+        self.require(fits, "center", "'proximal_shift' needs bounds that are differences: use scale='linear'")
         moves = self.center != "one" or self.center_at_most is None
         self.require(moves, "center_at_most", "the centre is 1: choose center='proximal' or 'interpolated', or None")
 

@@ -80,7 +80,9 @@ class Value(WeightedLoss):
         self.require(fits, "clip", "give it with kind='squared' or 'huber', or None")
         self.require(self.high > self.low, "high", f"give a number above low={self.low}")
         plain = self.of == "head" or (self.kind != "categorical" and self.heads == "each")
-        self.require(plain, "of", "it is one value: use heads='each' and another kind than 'categorical'")
+        self.require(
+            plain, "of", "the value is then a single number: use heads='each' and a kind other than 'categorical'"
+        )
 
     def own_reads(self) -> Iterable[str | Column]:
         """Yield the columns to read: weights, returns, old values for `clip`, temperatures unless `of` is `head`."""

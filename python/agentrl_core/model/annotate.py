@@ -132,9 +132,10 @@ def annotate(
     if not callable(model):
         raise InvalidInputError(f"model is {model!r}; give a torch.nn.Module or a function from a Pack to [N] values")
     if replay_routes and (probe is not None or prompts is not None or level == "draw"):
+        option = "probe" if probe is not None else "prompts" if prompts is not None else "level='draw'"
         raise InvalidInputError(
-            "replay_routes is given together with probe, prompts or level 'draw', whose packs have other tokens than "
-            "the rollouts; leave it out"
+            f"replay_routes is given together with {option}, which changes the tokens of packs, so recorded routes do "
+            "not fit; leave replay_routes out"
         )
     if level not in ("node_token", "step", "draw"):
         raise InvalidInputError(f"level is {level!r}; give 'node_token', 'step' or 'draw'")
@@ -158,10 +159,12 @@ def annotate(
         answer = partial(_rows, answer_pack=_answerer(column, model), column=column, width=1)
     elif level == "draw":
         if not column.endswith("gradient_norm") or not isinstance(model, torch.nn.Module) or top_k or prompts:
-            raise InvalidInputError(
-                f"level is 'draw' for column {column!r}; give a torch.nn.Module and a name that ends with "
-                "'gradient_norm', without top_k and prompts"
-            )
+            problem = f"model is {type(model).__name__}; give a torch.nn.Module"
+            if not column.endswith("gradient_norm"):
+                problem = f"column is {column!r}; give a name that ends with 'gradient_norm'"
+            elif isinstance(model, torch.nn.Module):
+                problem = f"{'top_k' if top_k else 'prompts'} is given; leave it out"
+            raise InvalidInputError(f"level 'draw' computes gradient norms of a model, but {problem}")
         from agentrl_core.model.gradient_norms import gradient_norm, trained_parameters
 
         planned = partial(_of_draws, draws=draws, column=column, **_packing(model, max_tokens, layout, processor))
@@ -269,7 +272,8 @@ def _known(batch: Batch, names: tuple[str, ...], top_k: int | None, draws: NDArr
         parts = [batch.column(name, "node_token").reshape(len(table), -1) for name in names]
         if sum(part.shape[1] for part in parts) != width:
             raise InvalidInputError(
-                f"top_k is {top_k}, but the other draws have {parts[-1].shape[1]} tokens each; give the same number"
+                f"top_k is {top_k}, but column {names[-1]!r} has {parts[-1].shape[1]} token ids in each row; give "
+                f"top_k={parts[-1].shape[1]}"
             )
         table[:] = np.concatenate(parts, axis=1)
     return table

@@ -106,8 +106,8 @@ def decoder_of(model: nn.Module) -> nn.Module:
     decoder = cast("Any", model).get_decoder()
     if not isinstance(decoder, nn.Module) or not hasattr(decoder, "config"):
         raise UnsupportedError(
-            f"{type(model).__name__}.get_decoder() returns no transformers decoder; packs of the layouts tree and "
-            "sequence need one: use layout='padded'"
+            f"{type(model).__name__}.get_decoder() returns a {type(decoder).__name__} instead of a transformers "
+            "decoder, which packs of the layouts tree and sequence need; use layout='padded'"
         )
     return decoder
 
@@ -126,6 +126,17 @@ def is_plain_linear(head: nn.Module) -> bool:
         and type(head).forward is nn.Linear.forward
         and type(head.weight.data) in (Tensor, nn.Parameter)
     )
+
+
+def unusual_head(head: nn.Module) -> str:
+    """Describe how an output layer differs from a plain linear layer, for messages."""
+    if not isinstance(head, nn.Linear):
+        return f"a {type(head).__module__}.{type(head).__name__}"
+    if type(head).forward is not nn.Linear.forward:
+        return f"a {type(head).__name__} with its own forward"
+    if is_plain_linear(head):
+        return f"a {type(head).__name__} with a replaced forward"
+    return f"a {type(head).__name__} with weights of type {type(head.weight.data).__name__}"
 
 
 def logit_formula_of(model: nn.Module) -> LogitFormula | None:

@@ -124,13 +124,16 @@ def call_in_place(outer: nn.Module, inner: nn.Module, body: Body, ids: Tensor) -
         extra = [n for n, v in given.items() if v is not None and not isinstance(v, bool)]
         if extra:
             raise UnsupportedError(
-                f"model: its wrapper gives the language model {', '.join(extra)} besides the tokens (as prefix tuning "
-                "does), which packs cannot use; use an adapter in the layers, such as LoRA"
+                f"model: {type(outer).__name__} passes {', '.join(extra)} to the language model, not the tokens "
+                "alone (as prompt and prefix tuning do), which packs cannot use; use an adapter in the layers (LoRA)"
             )
         if args or inner_results is not None or not isinstance(tokens, Tensor) or tokens.shape != ids.shape:
+            problem = "with other inputs than the tokens of the pack (as prompt tuning does)"
+            if inner_results is not None:
+                problem = "more than once"
             raise UnsupportedError(
-                "model: its wrapper calls the language model more than once, or with other tokens than it was given "
-                "(as prompt tuning does); give pack.run a wrapper that passes its arguments on"
+                f"model: {type(outer).__name__} calls its {type(inner).__name__} {problem}; give pack.run a wrapper "
+                "that passes its arguments on once"
             )
         inner_results = body(own, tokens)
         return inner_results
@@ -162,11 +165,13 @@ def _checked(
     if not isinstance(result, (tuple, list)) or [_form(each) for each in result] != [
         _form(each) for each in inner_results
     ]:
-        rounded = isinstance(result, (tuple, list)) and len(result) == len(inner_results)
-        advice = "set its output dtype to torch.float32" if rounded else "give the language model itself"
+        shapes = [getattr(each, "shape", type(each)) for each in inner_results]
+        problem, remedy = "changes the form", "give the language model itself"
+        if isinstance(result, (tuple, list)) and [getattr(each, "shape", type(each)) for each in result] == shapes:
+            problem = "changes the dtype"
+            remedy = "set the output dtype to torch.float32 (MixedPrecisionPolicy(output_dtype=...) for FSDP)"
         raise UnsupportedError(
-            f"model: {type(outer).__name__} changes shapes or dtypes of what its {type(inner).__name__} returns; "
-            f"{advice} (MixedPrecisionPolicy(output_dtype=torch.float32) for FSDP)"
+            f"model: {type(outer).__name__} {problem} of what its {type(inner).__name__} returns; {remedy}"
         )
     return tuple(result)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.model.architecture import head_of, is_plain_linear, logit_formula_of
+from agentrl_core.model.architecture import head_of, is_plain_linear, logit_formula_of, unusual_head
 from agentrl_core.model.images import IMPOSSIBLE
 from agentrl_core.model.logit_statistics import divergence, likeliest_tokens, top_logprobs
 
@@ -107,9 +107,12 @@ def _of_teacher(teacher: TeacherRows | None, beta: float, vocabulary: int, never
     head: Any = head_of(teacher.inner)
     formula = logit_formula_of(teacher.inner)
     if formula is None or not is_plain_linear(head):
+        problem = f"it is not known how {type(teacher.inner).__name__} makes logits of its output layer"
+        if formula is not None:
+            problem = f"its output layer is {unusual_head(head)} instead of an unmodified torch.nn.Linear"
         raise UnsupportedError(
-            f"teacher: it is not known how {type(teacher.inner).__name__} makes logits of its output layer; annotate "
-            "its top tokens instead: arl.annotate(batch, 'teacher_logprob', teacher, top_k=64)"
+            f"teacher: {problem}; annotate the teacher's top tokens instead: "
+            "arl.annotate(batch, 'teacher_logprob', teacher, top_k=64)"
         )
     if len(head.weight) != vocabulary:
         raise InvalidInputError(

@@ -218,8 +218,8 @@ def arguments(
     for row, (tokens, rows) in enumerate(zip(shows.sum(dim=1).tolist(), counts, strict=True)):
         if tokens != rows:
             raise InvalidInputError(
-                f"row {row} has {tokens} image tokens, but {type(inner).__name__} makes {rows} features of its "
-                f"{len(images_of_row[row])} images; sample and train with one processor, with equal image sizes"
+                f"row {row} has {tokens} image tokens, but {type(inner).__name__} makes {rows} features of the "
+                f"{len(images_of_row[row])} images of the row; sample and train with equal processors and sizes"
             )
     order = [each for row in images_of_row for each in row]
     if found is None or not order:

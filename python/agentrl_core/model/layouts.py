@@ -56,7 +56,7 @@ def layout_of(model: nn.Module, layout: PackLayout = "auto") -> Literal["tree", 
         raise UnsupportedError(f"model: {type(inner).__name__} cannot run packs: {reason}")
     if layout != "auto":
         if layout not in entry.get("layouts", [layout]):
-            reason = entry["reasons"].get(layout, "it was not verified")
+            reason = entry["reasons"].get(layout, "it was not verified").partition(" use layout=")[0].rstrip(";:")
             raise UnsupportedError(
                 f"layout: {type(inner).__name__} cannot run packs in the layout {layout}: {reason}; use "
                 f"layout={entry['layouts'][0]!r} or 'auto'"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from agentrl_core.exceptions import UnsupportedError
-from agentrl_core.model.architecture import LogitFormula, head_of, is_plain_linear
+from agentrl_core.model.architecture import LogitFormula, head_of, is_plain_linear, unusual_head
 from agentrl_core.model.call import Forward
 from agentrl_core.model.comparisons import Comparison, TeacherRows, comparisons_of, is_compared
 from agentrl_core.model.images import IMPOSSIBLE, never_sampled
@@ -132,8 +132,9 @@ class Scores(Reading):
         """Compute log-probs and statistics of the logits that the model returned for a forward call."""
         if logits is None or logits.dim() != 3 or logits.shape[:2] != (1, len(feed.rows)):
             raise UnsupportedError(
-                f"model: {type(self.inner).__name__} returns no logits for the rows that its output layer was given, "
-                "so packs cannot run on it; use a model of docs/models.md"
+                f"model: {type(self.inner).__name__} returns "
+                f"{'no logits' if logits is None else f'logits of shape {tuple(logits.shape)}'} instead of "
+                f"[1, {len(feed.rows)}, vocabulary], so packs cannot run on it; use a model of docs/models.md"
             )
         columns = [column if feed.pairs is None else column.index_select(0, feed.pairs) for column in self.columns]
         with torch.autocast(logits.device.type, enabled=False):
@@ -229,8 +230,8 @@ class FusedLoss(ChunkedScores):
     def _at_last(self, own: Forward, states: Tensor) -> Tensor:
         if not is_plain_linear(self.head) or getattr(own, "__func__", None) is not nn.Linear.forward:
             raise UnsupportedError(
-                f"loss: the output layer of {type(self.inner).__name__} is {type(self.head).__name__}, with which no "
-                "loss can be fused (only with a plain torch.nn.Linear); use pack.run(model)"
+                f"loss: the output layer of {type(self.inner).__name__} is {unusual_head(self.head)}, but a fused loss "
+                "needs an unmodified torch.nn.Linear; use pack.run(model)"
             )
         head, every = cast("nn.Linear", self.head), torch.arange(len(states), device=states.device)
         with torch.autocast(states.device.type, enabled=False):

@@ -202,10 +202,12 @@ def check_images(pack: Any, inner: nn.Module) -> None:
     if pack.input_ids.device.type != "cpu":  # reading the tokens would wait for the device
         return
     never = torch.tensor(placeholder_ids(inner))
-    if bool(torch.isin(pack.target, never).any()):
+    trained = torch.isin(pack.target, never)
+    if bool(trained.any()):
+        place = int(trained.nonzero()[0])
         raise InvalidInputError(
-            f"the pack trains placeholder tokens of images ({', '.join(map(str, never.tolist()))}), which have "
-            "probability 0; sample with an engine that excludes them, or mark these tokens as not trainable"
+            f"the pack trains token {int(pack.target[place])}, an image placeholder, which has probability 0 (action "
+            f"token {int(pack.token[place])}); sample with an engine that excludes it, or mark it as not trainable"
         )
     if not shows and bool((pack.input_ids == image_token(inner)).any()):
         raise InvalidInputError(

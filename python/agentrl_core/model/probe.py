@@ -60,8 +60,10 @@ class Probe:
                     "leaves at least one token to score"
                 )
             if not 0 <= row.min() <= row.max() < 2**31:
-                wrong = row.min() if row.min() < 0 else row.max()
-                raise InvalidInputError(f"tokens[{place}] holds {wrong}; give token ids from 0 that fit 32 bits")
+                wrong = int(np.flatnonzero((row < 0) | (row >= 2**31))[0])
+                raise InvalidInputError(
+                    f"tokens[{place}][{wrong}] is {row[wrong]}; give token ids from 0 that fit 32 bits"
+                )
         if reduce not in ("mean", "sum"):
             raise InvalidInputError(f"reduce={reduce!r}; use mean or sum")
 

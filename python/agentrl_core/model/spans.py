@@ -169,8 +169,8 @@ class Parsed(Spans):
             begin, end = span
             if not last <= begin <= end <= len(text):
                 raise InvalidInputError(
-                    f"parser returned the span {span!r} for a text of {len(text)} characters, after a span that ends "
-                    f"at {last}; return spans (begin, end) in order, without overlap"
+                    f"parser returned the span {span!r} for the text {text!r:.60} of {len(text)} characters, after a "
+                    f"span that ends at {last}; return spans (begin, end) in order, without overlap"
                 )
             last = end
             first = bisect.bisect_right(range(len(tokens) + 1), begin, key=length) - 1

@@ -37,10 +37,10 @@ def check_tokenizers(tokenizers: tuple[Any, Any]) -> None:
     if own.items() <= theirs.items():
         return
     text, number = min(own.items() - theirs.items(), key=lambda pair: pair[1])
+    found = f"has as token {theirs[text]}" if text in theirs else "lacks"
     raise InvalidInputError(
-        f"tokenizers: the policy's token {number} is {text!r}, which the teacher's tokenizer has as "
-        f"{theirs.get(text, 'no token')}; log-probs of another tokenizer's tokens have no meaning: give a teacher with "
-        "the policy's tokenizer"
+        f"tokenizers: the policy's token {number} is {text!r}, which the teacher's tokenizer {found}; log-probs of "
+        "another tokenizer's tokens have no meaning: give a teacher with the policy's tokenizer"
     )
 
 
@@ -117,7 +117,8 @@ class PromptedPacks:
             raise InvalidInputError(f"prompts[{wrong[0]}] is empty; give token ids, at least one")
         self._prompts = np.concatenate([np.zeros(0, np.int32), *rows])
         if len(self._prompts) and self._prompts.min() < 0:
-            raise InvalidInputError(f"prompts has the token {self._prompts.min()}; give token ids from 0")
+            place = next(place for place, row in enumerate(rows) if len(row) and row.min() < 0)
+            raise InvalidInputError(f"prompts[{place}] has token {rows[place].min()}; give token ids from 0")
         self._starts = np.cumsum(self._lengths) - self._lengths
         contexts = batch.contexts()
         several = np.flatnonzero(np.bincount(contexts.draws, minlength=batch.num_draws)[draws] > 1)
@@ -174,7 +175,7 @@ class PromptedPacks:
             row = apart[0]
             raise InvalidInputError(
                 f"prompts[{self._draws[row]}] has {new[row]} image tokens ({image_token}), but the prompt that it "
-                f"replaces has {replaced[row]}; its images stay, so give their tokens too, in the same order"
+                f"replaces has {replaced[row]}; give the same number, as the images of the draw stay"
             )
 
     def _tokens_of(self, draws: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -104,7 +104,10 @@ def _attend(
     """Compute the attention of a layer; transformers calls it with `[1, heads, T, D]` and gets `[1, T, heads, D]`."""
     name = type(module).__name__
     if attention_of_pack is None or attention_mask is not None:
-        raise UnsupportedError(f"{name} does not pass the pack's attention to its layers; use layout='padded'")
+        problem = "does not get the pack's attention from its decoder"
+        if attention_of_pack is not None:
+            problem = "gets an attention mask besides the pack's attention"
+        raise UnsupportedError(f"{name} {problem}, so only padded packs can run; use layout='padded'")
     refused = [argument for argument in _REFUSED if others.get(argument) is not None]
     if refused or not getattr(module, "is_causal", True):
         raise UnsupportedError(

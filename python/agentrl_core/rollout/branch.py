@@ -200,7 +200,8 @@ class Branch:
         """
         if self.path.open:
             raise InvalidInputError(
-                f"branch {self.name} has an open action, so it has no end yet; submit the action, or give a place in it"
+                f"branch {self.name} has an open action, so its end is not known yet; submit the action, or give a "
+                "position in it"
             )
         self.path.flush()
         return self._check_prompted()
@@ -357,7 +358,7 @@ class Branch:
             self.path.close_action(None, len(self.episode.answers))
         elif not self.path.waits:
             raise InvalidInputError(
-                f"branch {self.name}: it has no turn to inject after; await a turn, or call generate() first"
+                f"inject: branch {self.name} has no turn to inject after; await a turn, or call generate() first"
             )
         self.path.add_message(content)
 
@@ -661,13 +662,11 @@ class Branch:
     def _check_prompted(self) -> Position:
         """Return the start of the next action; raise an error if the branch has no prompt."""
         if self.path.here is None:
-            raise InvalidInputError(
-                f"branch {self.name} has no prompt before its first turn; await a turn first: turn(), or turn(action)"
-            )
+            raise InvalidInputError(f"branch {self.name} has no prompt yet; call await branch.begin() first")
         return self.path.here
 
     def _check_running(self) -> None:
         if self.over:
             raise InvalidInputError(
-                f"branch {self.name} has ended ({self.status}); fork it to continue from one of its places"
+                f"branch {self.name} has ended ({self.status}); fork it to continue from one of its positions"
             )

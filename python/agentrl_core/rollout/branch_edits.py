@@ -34,8 +34,8 @@ def fork(
     place = branch.end if at is None else at
     if place.node is None and place.tokens < branch.path.length:
         raise InvalidInputError(
-            f"branch {branch.name}: it cannot be forked at token {place.tokens}, as a rewrite removed tokens before "
-            "it; fork it before the next turn, or at the end of a later turn"
+            f"branch {branch.name} cannot be forked at token {place.tokens}, because a rewrite removed tokens before "
+            "that position; fork the branch at the end of a later turn"
         )
     acted = _acted_before(branch, place)
     ordinal = _next_ordinal(branch, place.tokens)
@@ -107,12 +107,16 @@ def splice(branch: Any, suffix: Any, start: Position, at: Position | None) -> An
     place = branch.end if at is None else at
     begin = _begin_at(suffix, start)
     if suffix.has_open_action or (begin is not None and begin.tokens < start.tokens):
-        raise InvalidInputError(
-            f"branch {branch.name}: splice needs whole turns, but branch {suffix.name} has an open or split action; "
-            f"submit it, and start at turn.begin of one of its turns"
+        remedy = (
+            f"start={start.tokens} is inside an action of branch {suffix.name}; give turn.begin of one of its turns"
         )
+        if suffix.has_open_action:
+            remedy = f"branch {suffix.name} has an open action; submit it first"
+        raise InvalidInputError(f"branch {branch.name}: splice needs whole turns, but {remedy}")
     if isinstance(suffix.episode, AgentView):
-        raise InvalidInputError(f"branch {suffix.name}: its multi-agent episode cannot be spliced; fork it")
+        raise InvalidInputError(
+            f"splice: branch {suffix.name} plays a multi-agent episode, which cannot be spliced; fork it"
+        )
     branch.path.flush()
     ordinal = _next_ordinal(branch, place.tokens)
     node, first = suffix.path.node_after(start.tokens)
@@ -133,9 +137,10 @@ def with_prompt(branch: Any, prompt: Content | None) -> Any:
     """Replace a branch with the same actions after another prompt; see `Branch.with_prompt`."""
     _check_one_conversation(branch, "given another prompt")
     if branch.has_open_action or not branch.turns:
-        raise InvalidInputError(
-            f"branch {branch.name}: with_prompt needs at least one answered turn; await a turn first"
-        )
+        problem = "it has no turn; await a turn first"
+        if branch.has_open_action:
+            problem = "an action is open; submit that action first"
+        raise InvalidInputError(f"branch {branch.name}: with_prompt needs answered turns, but {problem}")
     branch.path.flush()
     runtime, ordinal, tools = branch._runtime, _next_ordinal(branch, 0), branch.episode.tools
     content = branch.episode.observation if prompt is None else checked_content(prompt, "with_prompt: prompt")
@@ -167,8 +172,8 @@ def rollback(branch: Any, to: Position, *, episode: Literal["copy", "keep"]) -> 
     before, runtime = branch.episode, branch._runtime
     if isinstance(before, AgentView) and episode == "copy":
         raise InvalidInputError(
-            f"branch {branch.name}: its multi-agent episode cannot be rolled back for one agent; fork it, and stop "
-            'this one and its peers, or use episode="keep"'
+            f"branch {branch.name} plays a multi-agent episode, which cannot be rolled back for one agent; fork the "
+            f"branch, and stop {branch.name} and its peers, or use episode='keep'"
         )
     new_episode = before if episode == "keep" else before.copy(_acted_before(branch, to))
     branch.group.log_decision("rollback", branch, to)
@@ -238,8 +243,8 @@ def _acted_before(branch: Any, place: Position) -> int:
     before = acted[place.turns]
     if before is None:
         raise InvalidInputError(
-            f"branch {branch.name}: tokens before token {place.tokens} are from another branch, so its episode "
-            f"cannot be replayed there; fork that branch"
+            f"branch {branch.name}: tokens before token {place.tokens} are from another branch, so the episode of "
+            f"{branch.name} cannot be replayed to that position; fork the other branch there"
         )
     return len(branch.episode.answers) if isinstance(branch.episode, AgentView) else before
 
@@ -255,8 +260,8 @@ def _check_one_conversation(branch: Any, what: str) -> None:
     conversations = branch._conversations
     if conversations is not None and len(conversations.paths) > 1:
         raise InvalidInputError(
-            f"branch {branch.name}: its episode has {len(conversations.paths)} conversations, so it cannot be {what}; "
-            f"use a rollout without forks, such as Independent"
+            f"branch {branch.name} has {len(conversations.paths)} conversations, so it cannot be {what}; use a rollout "
+            "that only awaits turns, such as Independent"
         )
 
 

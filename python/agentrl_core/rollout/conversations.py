@@ -112,9 +112,9 @@ class BranchConversations:
             context.conversation == len(self.paths) and not context.replaces_history
         ):
             raise DataError(
-                f"environment {self._title}: StepResult.context names conversation {context.conversation}, but there "
-                f"are {len(self.paths)}; continue one of them, or start conversation {len(self.paths)} with a whole "
-                f"context"
+                f"environment {self._title}: StepResult.context names conversation {context.conversation}, but the "
+                f"episode has {len(self.paths)}, numbered from 0; continue one of these, or start conversation "
+                f"{len(self.paths)} with replaces_history=True"
             )
         if context.replaces_history:
             return len(self._whole(context, observation))

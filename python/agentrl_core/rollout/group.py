@@ -148,7 +148,7 @@ class Group:
     @property
     def tree(self) -> GroupTree:
         """The current search tree: the turns of the group and their states."""
-        self._decides()
+        self._decides("tree")
         self._tree = GroupTree(self, self._runtime.forest) if self._tree is None else self._tree
         self._tree.follow()
         return self._tree
@@ -191,16 +191,18 @@ class Group:
             origin: origin of its actions; `imagined` in an imagined environment.
             facts: facts of the program about it, as declared in `Rollout.facts`.
         """
-        self._decides()
+        self._decides("start")
         runtime, forest = self._runtime, self._runtime.forest
         role = self._role if role is None else role
         if role != "helper":
             self._check_places()
         parent = self._parent if parent is None else parent
         match = None if episode is None else join_episode(episode)
-        if match is not None and any(agent == other.agent for other in match.branches):
+        taken = None if match is None else next((other for other in match.branches if other.agent == agent), None)
+        if taken is not None:
             raise InvalidInputError(
-                f"start: agent={agent!r} already plays the episode of branch {episode}; fork that branch for another"
+                f"start: agent={agent!r} already plays this episode, as branch {taken.name}; give another agent of the "
+                "episode, or fork that branch"
             )
         origin = "imagined" if match is None and runtime.uses_world_model(self.task, environment) else origin
         # No error may be raised from here on: member numbers seed the episodes.
@@ -246,7 +248,7 @@ class Group:
 
         Branches of one episode move together: the environment gets their actions as a joint move.
         """
-        self._decides()
+        self._decides("turn")
         turns = await gather_or_cancel([branch.turn(sampling=sampling) for branch in branches if not branch.peers])
         several = [branch for branch in branches if branch.peers]
         await gather_or_cancel([branch.generate(sampling=sampling) for branch in several])
@@ -263,7 +265,7 @@ class Group:
 
     async def advance(self, branches: Sequence[Branch], *, tokens: int | None = None) -> list[Segment | None]:
         """Generate at most `tokens` tokens of each branch concurrently, and leave the actions open."""
-        self._decides()
+        self._decides("advance")
         segments = await gather_or_cancel([branch.generate(max_tokens=tokens) for branch in branches])
         self._rounds += 1
         return segments
@@ -273,7 +275,7 @@ class Group:
 
         A branch that has not ended when its program returns is finished with its rewards so far.
         """
-        self._decides()
+        self._decides("run")
         try:
             await gather_or_cancel([self._driven(branch, program) for branch in branches])
         finally:
@@ -295,7 +297,7 @@ class Group:
             order: `given`: in the order of `branches`; `arrival`: in order of completion. This order is recorded, so
                 that a killed run resumes exactly; it may differ between runs.
         """
-        self._decides()
+        self._decides("as_completed")
         waiting: dict[asyncio.Future[None], Branch] = {
             asyncio.ensure_future(self._driven(branch, program)): branch for branch in branches
         }
@@ -322,7 +324,7 @@ class Group:
             column: draw column of the scores.
             branches: the branches; None: all.
         """
-        self._decides()
+        self._decides("score")
         scores = self._runtime.scores(self, column)
         chosen = self.branches if branches is None else branches
         return np.array([scores.get(branch.handle, np.nan) for branch in chosen], np.float64)
@@ -345,7 +347,7 @@ class Group:
             parent: the related branch. Linked groups freeze together.
             role: role of its branches.
         """
-        self._decides()
+        self._decides("spawn")
         key = (*self.key, self._next("derived"))
         group = Group(
             self._runtime,
@@ -374,7 +376,7 @@ class Group:
             args: its arguments.
             thread: whether to run a plain function in a thread, so that it does not block others.
         """
-        self._decides()
+        self._decides("side_effect")
 
         async def call() -> Any:
             value = await asyncio.to_thread(function, *args) if thread else function(*args)
@@ -394,7 +396,7 @@ class Group:
         Raises:
             InvalidInputError: the model does not exist.
         """
-        self._decides()
+        self._decides("query")
         paths = [branch.tokens for branch in branches]
         name = f"{self.name}/ask{self._next('ask')}.{column}"
         return np.array(await self._runtime.record(name, lambda: self._runtime.query(column, paths)), np.float64)
@@ -415,13 +417,13 @@ class Group:
         Raises:
             InvalidInputError: the task does not consist of plain JSON values, or the branch has fewer turns.
         """
-        self._decides()
+        self._decides("defer")
         place = None if turns is None else branch.position_after(turns)
         self.log_decision("resume", branch, place, as_reason(task, turns, messages))
 
     def drop(self, branches: Iterable[Branch], reason: str) -> None:
         """Remove branches from the batch; they stay in the files, with the reason."""
-        self._decides()
+        self._decides("drop")
         for branch in branches:
             branch.drop(reason)
 
@@ -438,13 +440,14 @@ class Group:
             InvalidInputError: a branch is running, is a helper, or belongs to another group; or later more members
                 start than slots are left.
         """
-        self._decides()
+        self._decides("release_slots")
         ended = list(branches)
         for branch in ended:
             if branch.group is not self or branch.role == "helper" or not branch.over:
+                problem = "is still running" if branch.group is self else f"is not of group {self.name}"
+                problem = "is a helper, which has no slot" if branch.role == "helper" else problem
                 raise InvalidInputError(
-                    f"release_slots: branch {branch.name} ({branch.role}, {branch.status}) has no slot of group "
-                    f"{self.name} to release; release ended members only"
+                    f"release_slots: branch {branch.name} {problem}; give ended members of this group only"
                 )
         newly_released = {branch.name for branch in ended} - self._released
         self._released |= newly_released
@@ -517,12 +520,12 @@ class Group:
         if not branch.over:
             branch.finish()
 
-    def _decides(self) -> None:
+    def _decides(self, method: str) -> None:
         """Raise an error if the caller is not the group's own program: the order would not be deterministic."""
         if not self._is_decider():
             raise InvalidInputError(
-                f"group {self.name}: called from another asyncio task than its program's; call it inside group(); "
-                "other asyncio tasks may only turn, fork and end their own branch"
+                f"group {self.name}: {method} was used in another asyncio task; use it in Rollout.group itself, since "
+                "other tasks may only turn, fork and end their own branch"
             )
 
     def _check_places(self) -> None:

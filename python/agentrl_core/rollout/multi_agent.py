@@ -50,8 +50,8 @@ class SharedEpisode:
         begin: Any = self.episode.observation
         if not isinstance(begin, JointStep):
             raise InvalidInputError(
-                f"branch {self._name}: its environment has one agent; to share an episode, use one whose reset returns "
-                f"an env.MultiEpisode"
+                f"branch {self._name}: its environment has one agent; to share an episode, use an environment whose "
+                f"reset returns an env.MultiEpisode"
             )
         return begin
 
@@ -108,12 +108,13 @@ class SharedEpisode:
             agents = [branch.agent for branch in moving]
             repeated = next(agent for agent in agents if agents.count(agent) > 1)
             raise InvalidInputError(
-                f"match {self._name}: two branches of agent {repeated!r} cannot move together; fork the episode for one"
+                f"match {self._name}: two branches of agent {repeated!r} cannot move together; give one per agent"
             )
         for other in self.branches:
             if other.has_open_action and not other.over and other not in moving:
                 raise InvalidInputError(
-                    f"branch {other.name} has an action open while others move; let them move together: group.turn"
+                    f"branch {other.name} has an open action, but moves are submitted without it; submit the open "
+                    "actions of an episode together: group.turn([...])"
                 )
         joint = await self._answered(texts) if moving else None
         turns = [branch._take_result(self._answer_of(branch, joint), branch.path.text) for branch in branches]

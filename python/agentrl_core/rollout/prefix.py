@@ -92,7 +92,7 @@ class Prefix:
         if not 0 <= turns <= last - first or (tokens and turns == last - first):
             raise InvalidInputError(
                 f"Prefix: turns is {turns} and tokens is {tokens} for trajectory {trajectory_id}, which has "
-                f"{last - first} turns; give turns <= {last - first}, or turns < {last - first} if tokens is given"
+                f"{last - first} turns; give turns from 0 to {last - first}, or below {last - first} if tokens is given"
             )
         of_token, contexts = with_draw.offsets("token"), with_draw.contexts()
         context = np.flatnonzero(contexts.draws == draw)[0]
@@ -134,7 +134,7 @@ class Prefix:
         if not 0 <= turns <= len(branch.turns) or (tokens and turns == len(branch.turns)):
             raise InvalidInputError(
                 f"Prefix: turns is {turns} and tokens is {tokens} for branch {branch.name}, which has "
-                f"{len(branch.turns)} turns; give turns <= {len(branch.turns)}, or turns < {len(branch.turns)} if "
+                f"{len(branch.turns)} turns; give turns from 0 to {len(branch.turns)}, or below {len(branch.turns)} if "
                 "tokens is given"
             )
         path = branch.tokens

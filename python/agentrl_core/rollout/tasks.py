@@ -39,6 +39,6 @@ def unawaited(lock: asyncio.Lock, name: str) -> asyncio.Lock:
         return lock
     task = asyncio.current_task()
     raise InvalidInputError(
-        f"branch {name} is already awaited in another asyncio task than {task and task.get_name()}; await a branch in "
-        "one asyncio task, and fork it for another"
+        f"branch {name} cannot be awaited in asyncio task {task and task.get_name()!r}, because another task awaits it "
+        "already; await a branch in one task only, and fork it for a second task"
     )

@@ -177,7 +177,7 @@ class TokenPath:
         if len(tokens) >= most:
             raise DataError(
                 f"context_tokens={most} is too small for the {len(tokens)} tokens of the prompt of branch {self.name}; "
-                f"raise it, shorten the prompt, or remove the task"
+                f"raise context_tokens, shorten the prompt, or remove the task"
             )
         self.append(tokens, "prompt", state=state, images=images_in(content))
         self.here = self._end()
@@ -252,11 +252,10 @@ class TokenPath:
             tokens = self._plain_chat.action(content)
             return np.asarray(tokens if ends else tokens[:-1], np.int32)
         numbers = columns.integers(content, "write: content")
-        invalid = numbers[(numbers < 0) | (numbers >= vocabulary_size)]
+        invalid = np.flatnonzero((numbers < 0) | (numbers >= vocabulary_size))
         if len(invalid):
             raise InvalidInputError(
-                f"write: content has {invalid[0]}, outside the vocabulary of {vocabulary_size} tokens; give token ids "
-                "below that"
+                f"write: content[{invalid[0]}] is {numbers[invalid[0]]}; give token ids from 0 to {vocabulary_size - 1}"
             )
         return numbers.astype(np.int32)
 
@@ -366,17 +365,21 @@ class TokenPath:
             InvalidInputError: there are fewer tokens, or the position is in a rewritten context or inside images.
         """
         self.flush()
-        if any(begin < token < end for begin, end, _ in self._images):
-            raise InvalidInputError(
-                f"branch {self.name}: place token={token} is inside images, which cannot be split; give their start or "
-                f"end, or a place of an action"
-            )
+        for begin, end, _ in self._images:
+            if begin < token < end:
+                raise InvalidInputError(
+                    f"branch {self.name}: position token={token} is inside tokens {begin} to {end}, which show images "
+                    f"and cannot be split; give {f'{begin}, ' if begin else ''}{end}, or a position in an action"
+                )
         first = 0
         for node, end in self._nodes:
             if first < token <= end and node is not None:
                 return Position(node, None if token == end else token - first, token, turns)
             first = end
-        raise InvalidInputError(f"branch {self.name}: place token={token}; give a whole number from 1 to {first}")
+        rewritten = max((end for node, end in self._nodes if node is None), default=0)
+        remedy = f"give a whole number from {rewritten + 1} to {first}" if rewritten < first else "await a turn first"
+        where = ", after the rewritten context" if rewritten else ""
+        raise InvalidInputError(f"branch {self.name}: position token={token}; {remedy}{where}")
 
     def context(self, items: Sequence[Content | int], tools: Any) -> NewContext:
         """Return a new context from messages and turns of this path by number.
@@ -396,9 +399,10 @@ class TokenPath:
                 messages.append(item)
                 continue
             if not messages:
+                place = "at the end" if item is None else f"before turn {item}"
                 raise InvalidInputError(
-                    f"branch {self.name}: rewrite has no message before {'its end' if item is None else 'a turn'}; "
-                    "start and end the context with a message, and put one between two turns"
+                    f"branch {self.name}: rewrite has no message {place}; start and end the context with a message, "
+                    "and put a message between two turns"
                 )
             content, messages = _merged(messages), []
             begin = sum(map(len, pieces))
@@ -411,7 +415,7 @@ class TokenPath:
             if item is not None:
                 if item not in self.spans:
                     raise InvalidInputError(
-                        f"branch {self.name}: turn {item} is not in its current context; use one of: "
+                        f"branch {self.name}: turn {item} is not in the current context; use one of: "
                         f"{sorted(self.spans)}"
                     )
                 begin, end = self.spans[item]
@@ -497,7 +501,7 @@ class TokenPath:
                 return node, token - first
             first = end
         raise InvalidInputError(
-            f"branch {self.name} has no tokens after token {token}; give a place before its end, in its current context"
+            f"branch {self.name} has no tokens after token {token} in its current context; give an earlier position"
         )
 
     def init_with_prompt(

@@ -109,5 +109,7 @@ def dereference(reference: ReferenceType[Value], what: str) -> Value:
     """
     value = reference()
     if value is None:
-        raise InvalidInputError(f"{what} was garbage-collected; keep a reference to it while you use its branches")
+        raise InvalidInputError(
+            f"{what} was garbage-collected; keep a reference to it while you use what belongs to it"
+        )
     return value

@@ -79,7 +79,7 @@ class Curriculum(Component):
         self.require(
             self.above is not None or self.iterations is not None,
             "above",
-            "give it or iterations, so that a stage ends",
+            "set above or iterations, so that a stage ends",
         )
 
     @property

@@ -18,6 +18,21 @@ _FACTS = {"attempts": 0, "successes": 0, "last_version": -1, "uses": 0}
 """Columns of the task table, with their values for an untried task."""
 
 
+def _not_numbers(values: Any) -> str:
+    """Describe the first of several values that is not a number or vector like the others, for messages."""
+    if isinstance(values, str) or not np.iterable(values):
+        return f"values is {values!r:.80}"
+    shapes: list[tuple[int, ...]] = []
+    for row, value in enumerate(values):
+        try:
+            shapes.append(np.array(value, np.float64).shape)
+        except (TypeError, ValueError):
+            return f"values: row {row} is {value!r:.80}"
+        if shapes[row] != shapes[0]:
+            return f"values: row {row} has shape {shapes[row]}, but row 0 has {shapes[0]}"
+    return f"values is a {type(values).__name__}"
+
+
 class MixedTasks(Sequence[tuple[str, Task]]):
     """Tasks of several worlds interleaved, each with the name of its world. A task is created on access.
 
@@ -101,7 +116,7 @@ class MixedTasks(Sequence[tuple[str, Task]]):
         try:
             numbers = np.array(values, np.float64)
         except (TypeError, ValueError):
-            raise InvalidInputError(f"values={values!r:.100} are not numbers; give one for each task") from None
+            raise InvalidInputError(f"{_not_numbers(values)}; give a number for each task, or vectors") from None
         if numbers.ndim < 1 or len(numbers) != len(self):
             rows = len(numbers) if numbers.ndim else "no"
             raise InvalidInputError(f"values has {rows} rows for {len(self)} tasks; give one for each task of the pool")

@@ -192,8 +192,8 @@ class Uniform(Selector):
         """
         if wanted.groups > len(pool) and not wanted.round:
             raise InvalidInputError(
-                f"count={wanted.groups} tasks cannot be chosen from pool_size={len(pool)}; make the pool of tasks "
-                "larger or request fewer"
+                f"{wanted.groups} tasks cannot be chosen from a pool of {len(pool)}; request fewer, or make the pool "
+                "larger: Collector(task_pool=...) limits the tasks of the environment"
             )
         begin = len(wanted.taken)
         end = min(begin + wanted.groups, len(pool))

@@ -73,8 +73,12 @@ class Beta(Tracker):
         visits = visits.subset(~np.isnan(values))
         values = visits.solved if self.of == "success" else visits.rewards
         if ((values < 0) | (values > 1)).any():
-            wrong = values[(values < 0) | (values > 1)][0]
-            raise InvalidInputError(f"{self.title()}: a reward is {wrong}; with of='reward' give rewards from 0 to 1")
+            place = int(np.flatnonzero((values < 0) | (values > 1))[0])
+            task = int(visits.rows[np.searchsorted(visits.offsets, place, side="right") - 1])
+            raise InvalidInputError(
+                f"{self.title()}: a reward of the task in row {task} of the pool is {values[place]}; with of='reward' "
+                "give rewards from 0 to 1"
+            )
         successes, failures, last = (visits.extended(state[name]) for name in ("successes", "failures", "last"))
         at, new_successes = visits.places, visits.sums(values)
         remaining = self.decay * self._idle(last[at], visits.iteration)
@@ -94,9 +98,10 @@ class Beta(Tracker):
         if self.expected:
             rate = candidates.column(self.expected).astype(np.float64)
             if not ((rate >= 0) & (rate <= 1)).all():
+                place = int(np.flatnonzero(~((rate >= 0) & (rate <= 1)))[0])
                 raise InvalidInputError(
-                    f"{self.title()}: column {self.expected!r} of the pool has "
-                    f"{rate[~((rate >= 0) & (rate <= 1))][0]}; give expected success rates from 0 to 1"
+                    f"{self.title()}: row {candidates.rows[place]} of the pool has {rate[place]} in column "
+                    f"{self.expected!r}; give expected success rates from 0 to 1"
                 )
             total = self.prior_success + self.prior_failure
             alpha, beta = total * rate, total * (1 - rate)

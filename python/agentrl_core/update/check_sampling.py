@@ -187,7 +187,7 @@ def _check_compared(use: SamplingUse, batch: Batch, draws: NDArray[np.bool_], tr
         refused = nodes[unlike[nodes]]
         if len(refused):
             raise InvalidInputError(
-                use.message(f"tokens were sampled with {name}={sampling[name][refused[0]]:g}", name, default)
+                use.message(f"trained tokens were sampled with {name}={sampling[name][refused[0]]:g}", name, default)
             )
     temperature_counts = use.weights or not all(_is_plain(training.loss) for training in trainings)
     if temperature_counts and not np.isnan(sampling["temperature"]).all():
@@ -201,10 +201,12 @@ def _check_temperature(
     temperature = of_nodes[nodes_of_tokens(batch, tokens)]
     unlike = np.abs(applied * temperature - 1.0) > 1e-3  # False if not recorded (NaN)
     if unlike.any():
+        row = int(np.flatnonzero(tokens)[unlike][0])
+        remedy = "" if use.weights else ', or use recomputed log-probs: recipe.replace(old_logprob="recomputed")'
         raise InvalidInputError(
-            f"tokens were sampled with temperature={temperature[unlike][0]:g}, but column "
-            f"'inverse_temperature' is {applied[unlike][0]:g}, and recipe {use.recipe!r} compares recorded log-probs "
-            'with the model\'s; use recomputed log-probs: recipe.replace(old_logprob="recomputed")'
+            f"token {row} was sampled with temperature={temperature[unlike][0]:g}, but column 'inverse_temperature' is "
+            f"{applied[unlike][0]:g}, and recipe {use.recipe!r} compares recorded log-probs with the model's; leave "
+            f"the column as the batch computes it{remedy}"
         )
 
 

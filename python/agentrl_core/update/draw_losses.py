@@ -65,10 +65,10 @@ class DrawLosses:
         Raises:
             InvalidInputError: this is not the first rank, or not all steps were run.
         """
-        if self._batch is None or not (self._shared or self._group is None):
-            raise InvalidInputError(
-                "the losses of draws are known on the first rank, after the last update; call with_losses there"
-            )
+        if self._batch is None:
+            raise InvalidInputError("with_losses: this rank has no batch; call it on the first rank only")
+        if not (self._shared or self._group is None):
+            raise InvalidInputError("with_losses: not all updates were run; call it after the last update")
         count = self._batch.num_draws
         draws = Rows(self._batch, "token").draws[np.concatenate(self._tokens)]
         sums = sum_rows(np.concatenate(self._parts), draws, count)

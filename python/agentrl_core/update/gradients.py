@@ -48,9 +48,9 @@ def scaled_to_ranks(
     if ranks == 1:
         warnings.warn(
             f"{group.size()} ranks have packs of this update, but no wrapper of the model averages gradients over "
-            "them; give pack.run a DistributedDataParallel or a model of fully_shard, or add them up before the step "
-            "with torch.distributed.all_reduce(parameter.grad), a sum that is not divided (then filter this "
-            "AgentRLWarning)",
+            "the ranks; give pack.run a DistributedDataParallel or a model of fully_shard, or add the gradients up "
+            "before the step with torch.distributed.all_reduce(parameter.grad), a sum that is not divided (then filter "
+            "this AgentRLWarning)",
             AgentRLWarning,
             stacklevel=4,
         )

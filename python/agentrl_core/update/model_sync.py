@@ -69,7 +69,7 @@ def blend_models(target: nn.Module, source: nn.Module | Snapshot, share: float, 
                 for side in (source_tensors, target_tensors)
             ]
             raise InvalidInputError(
-                f"{title}: one model has {shapes[0]}, the other {shapes[1]}; give models of the same architecture"
+                f"{title}: the source model has {shapes[0]}, the target {shapes[1]}; give models of one architecture"
             )
     with torch.no_grad():
         for name, tensor in target_tensors.items():

@@ -185,7 +185,7 @@ class Updates:
         parts = [part for part in self._parts if part.prepared.model == model]
         losses = [part.draw_losses.means() for part in parts if part.draw_losses is not None]
         if not losses:
-            remedy = f"give one of {sorted({part.prepared.model for part in self._parts})}"
+            remedy = f"give model=one of {sorted({part.prepared.model for part in self._parts})}"
             if parts:
                 remedy = "call recipe.updates(batch, draw_losses=True)"
             raise InvalidInputError(f"no losses of draws are known for model={model!r}; {remedy}")
