@@ -60,7 +60,7 @@ class Rollouts:
             )
         if rows.logprobs is None:
             raise InvalidInputError(
-                "the engine reported no log-probs, which TRL needs; use an engine that reports them"
+                "sampled tokens of the batch have no log-probs, which TRL needs; use an engine that reports log-probs"
             )
         return {
             "prompt_ids": [row.tolist() for row in rows.prompts],
@@ -74,8 +74,10 @@ class Rollouts:
         """Return the rewards of the environment; a reward function for TRL."""
         rewards = columns.get("rollout_reward")
         if rewards is None or len(rewards) != len(completions):
+            known = "no rollout_reward" if rewards is None else f"{len(rewards)} values of rollout_reward"
             raise InvalidInputError(
-                "completions are not from the rollouts of this object; give it to the trainer as rollout_func"
+                f"there are {len(completions)} completions, but {known}, so they are not from the rollouts of this "
+                "object; give this Rollouts to the trainer as rollout_func"
             )
         return list(rewards)
 
