@@ -115,7 +115,8 @@ def integers(
         raise InvalidInputError(f"{_entry(array, name, _is_whole_number)}; give whole numbers without missing values")
     if array.dtype == np.uint64 and len(array) and array.max() > _LARGEST:
         raise InvalidInputError(
-            f"{name}[{array.argmax()}] is {array.max()}, which does not fit int64; give numbers of at most {_LARGEST}"
+            f"{_item(name, array.argmax())} is {array.max()}, which does not fit int64; give numbers of at most "
+            f"{_LARGEST}"
         )
     return _flat(_checked(array.astype(np.int64, copy=False), name, length, first))
 
@@ -427,7 +428,7 @@ def _typed(array: NDArray[Any], name: str) -> NDArray[Any]:
     if typed.dtype == np.object_ and all(isinstance(each, Real) for each in array.flat):
         odd = next(place for place, each in enumerate(array.flat) if not -_LARGEST <= each <= 2 * _LARGEST + 1)
         raise InvalidInputError(
-            f"{name}[{odd}] is {array.flat[odd]!r:.40}, beyond 64 bits; give smaller numbers, or floats"
+            f"{_item(name, odd)} is {array.flat[odd]!r:.40}, beyond 64 bits; give smaller numbers, or floats"
         )
     return typed if typed.dtype.kind in "fiub" and typed.shape == array.shape else array
 
@@ -436,7 +437,12 @@ def _entry(array: NDArray[Any], name: str, is_good: Callable[[Any], bool], *, ki
     """Return the name and value of the first entry that is not good, or the dtype of the column, for messages."""
     values = array.tolist() if array.ndim == 1 and array.dtype.kind in kinds else []
     odd = next((place for place, value in enumerate(values) if not is_good(value)), None)
-    return f"{name} has dtype {array.dtype}" if odd is None else f"{name}[{odd}] is {values[odd]!r:.40}"
+    return f"{name} has dtype {array.dtype}" if odd is None else f"{_item(name, odd)} is {values[odd]!r:.40}"
+
+
+def _item(name: str, place: object) -> str:
+    """Return the name of an entry of a column, whose name may end with a quoted one, such as `column 'x'`."""
+    return f"entry {place} of {name}" if name.endswith("'") else f"{name}[{place}]"
 
 
 def _is_whole_number(value: object) -> bool:
@@ -450,7 +456,7 @@ def _unmasked(values: np.ma.MaskedArray[Any, Any], name: str) -> NDArray[Any]:
         return np.asarray(values)
     if values.dtype.kind not in "fiub":
         raise InvalidInputError(
-            f"{name}[{int(hidden.argmax())}] is masked, and dtype {values.dtype} has no NaN; give a value for each row"
+            f"{_item(name, hidden.argmax())} is masked, and dtype {values.dtype} has no NaN; give a value for each row"
         )
     dtype = values.dtype if values.dtype == np.float32 else np.float64
     return np.where(hidden, np.nan, np.asarray(values)).astype(dtype)

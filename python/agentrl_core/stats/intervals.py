@@ -158,7 +158,7 @@ def as_table(name: str, scores: ArrayLike) -> NDArray[np.float64]:
         table = np.ascontiguousarray(scores, np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidInputError(
-            f"{_odd_score(scores, name)}; give numbers [runs, tasks], with the same tasks in every run"
+            f"{odd_score(scores, name)}; give numbers [runs, tasks], with the same tasks in every run"
         ) from error
     if table.ndim == 1:
         table = table[:, None]
@@ -167,7 +167,7 @@ def as_table(name: str, scores: ArrayLike) -> NDArray[np.float64]:
     return table
 
 
-def _odd_score(scores: object, name: str) -> str:
+def odd_score(scores: object, name: str) -> str:
     """Return the name and value of the first score that is not a number, or of the first run of another length."""
     runs = scores if isinstance(scores, (list, tuple)) else ()
     for run, row in enumerate(runs):

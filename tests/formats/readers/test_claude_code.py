@@ -227,7 +227,7 @@ def test_a_last_call_without_a_result(tmp_path):
         (
             lambda log: log.answer("m9", use(None, None)),
             InvalidInputError,
-            "line 3: the tool call None has the name None",
+            "line 3: a tool call has the name None",
         ),
         (
             lambda log: log.answer("m9", {"type": "server_tool_use", "id": "c", "name": "web_search"}),

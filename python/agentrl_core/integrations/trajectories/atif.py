@@ -105,8 +105,8 @@ def _episode(
         )
     messages, sampled = messages_of(trajectory, where)
     numbered = [(at, step) for at, step in enumerate(steps_in(trajectory, where), start=1) if is_sampled(step)]
-    steps = [step for _, step in numbered]
-    metrics_of_steps = [object_of(step, "metrics", f"{where}, step {at}") for at, step in numbered]
+    steps = [(f"{where}, step {at}", step) for at, step in numbered]
+    metrics_of_steps = [object_of(step, "metrics", name) for name, step in steps]
     exact = [metrics.get("completion_token_ids") is not None for metrics in metrics_of_steps]
     exact = [
         known and each.get("prompt_token_ids") is not None for known, each in zip(exact, metrics_of_steps, strict=True)
@@ -122,12 +122,10 @@ def _episode(
         image_messages = with_images(messages, f"{where}: messages") if images else []
         turns = [
             replace(
-                _turn(
-                    metrics, step, f"{where}, step {step.get('step_id')}", trained=is_trained(messages[place], where)
-                ),
+                _turn(metrics, step, name, trained=is_trained(messages[place], name)),
                 images=images_in(image_messages[:place]),
             )
-            for step, metrics, place in zip(steps, metrics_of_steps, sampled, strict=True)
+            for (name, step), metrics, place in zip(steps, metrics_of_steps, sampled, strict=True)
         ]
     else:
         turns = turns_of(messages, template(images), tools, chat=where, sampled=sampled)
@@ -138,8 +136,8 @@ def _episode(
         task=task,
         group=task if group is None else group,
         turns=[
-            replace(turn, reward=object_of(step, "extra").get("reward"))
-            for turn, step in zip(turns, steps, strict=True)
+            replace(turn, reward=object_of(step, "extra", name).get("reward"))
+            for turn, (name, step) in zip(turns, steps, strict=True)
         ],
         reward=extra.get("reward"),
         rewards=object_of(extra, "rewards"),

@@ -182,7 +182,7 @@ def _tokens(tokens: Ids, name: str) -> NDArray[np.int32]:
 
 
 def _is_id(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and 0 <= value <= np.iinfo(np.int32).max
+    return isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) <= np.iinfo(np.int32).max
 
 
 def _logprobs(turn: TrajectoryTurn, place: int) -> NDArray[np.float32]:

@@ -53,10 +53,12 @@ class Rollouts:
         rows = Sequences.of(batch)
         sizes = np.unique(np.asarray(rows.groups), return_counts=True)[1]
         if len(rows.groups) != batch.num_draws or len(rows.groups) != len(prompts) or (sizes != size).any():
+            rewritten = len(rows.groups) != batch.num_draws
+            remedy = "does not rewrite contexts" if rewritten else "admits every group"
             raise InvalidInputError(
                 f"the batch has {batch.num_draws} draws in {len(sizes)} groups with {len(rows.groups)} contexts, but "
                 f"TRL needs {len(prompts) // size} groups of {size} draws with one context each; use a recipe that "
-                "admits every group and does not rewrite contexts"
+                f"{remedy}"
             )
         if rows.logprobs is None:
             raise InvalidInputError(

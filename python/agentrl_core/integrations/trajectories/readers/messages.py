@@ -56,9 +56,8 @@ def call_of(identity: object, name: object, arguments: object, where: str) -> Me
         InvalidInputError: the tool has no name.
     """
     if not isinstance(name, str) or not name:
-        raise InvalidInputError(
-            f"{where}: the tool call {identity!r:.40} has the name {name!r:.40}; give the tool's name"
-        )
+        call = f"the tool call {identity!r:.40}" if identity else "a tool call"
+        raise InvalidInputError(f"{where}: {call} has the name {name!r:.40}; give the tool's name")
     function = {"name": name, "arguments": {} if arguments is None else arguments}
     return {**({"id": identity} if identity else {}), "type": "function", "function": function}
 
