@@ -216,7 +216,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     file_count, changed, remaining = 0, 0, 0
     for path in files(options.paths):
         if path.suffix not in KINDS:
-            parser.error(f"{path}: is none of {', '.join(KINDS)}; give such a file, or a folder")
+            parser.error(
+                f"{path}: the suffix is {path.suffix!r}; give a file with one of {', '.join(KINDS)}, or a folder"
+            )
         rewritten = rewrite(path, table)
         file_count, remaining = file_count + 1, remaining + len(rewritten.problems)
         for problem in sorted(rewritten.problems, key=lambda each: each.line):

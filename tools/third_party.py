@@ -91,7 +91,9 @@ def text_of(folder: Path, licence: str) -> str:
     of_licence = [path for path in files if path.stem.upper().endswith(f"-{licence.partition('-')[0]}".upper())]
     for path in (*of_licence, *(path for path in files if "-" not in path.stem)):
         return path.read_text(encoding="utf-8")
-    raise FileNotFoundError(f"{folder.name} has no file with its licence {licence}")
+    raise FileNotFoundError(
+        f"{folder.name} has no file with the licence {licence}; take the text from the repository of the crate"
+    )
 
 
 def made() -> str:

@@ -564,7 +564,9 @@ class Recipe:
                 links = value if key in _CHAINS and isinstance(value, list) else [value]
                 for link in links:
                     if not isinstance(link, Mapping):
-                        raise RecipeError(f"{title}: {key}={link!r} is not a table; write [{key}] with component = ...")
+                        raise RecipeError(
+                            f"{title}: {key}={link!r:.80} is not a table; write [{key}] with component = ..."
+                        )
                 try:
                     chain = tuple(find_component(f"agentrl_core.{PHASES[key]}", link) for link in links)
                 except RecipeError as error:

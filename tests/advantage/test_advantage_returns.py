@@ -111,9 +111,12 @@ def test_agents_that_do_not_move_by_turns_are_ordered_by_their_moves() -> None:
     close(values, [0.9405 * 1.1905, 1.1905, 1.0])
 
 
-@pytest.mark.parametrize("columns", [{}, {"step_joint_move": [0.0, np.nan, 2.0]}])
-def test_an_unknown_order_of_agents_is_refused(columns: dict[str, object]) -> None:
-    with pytest.raises(InvalidInputError, match=r"joint_move of step . is missing .*; collect with rollout\.SelfPlay"):
+@pytest.mark.parametrize(
+    ("columns", "remedy"),
+    [({}, r"collect with rollout\.SelfPlay"), ({"step_joint_move": [0.0, np.nan, 2.0]}, "record it for every step")],
+)
+def test_an_unknown_order_of_agents_is_refused(columns: dict[str, object], remedy: str) -> None:
+    with pytest.raises(InvalidInputError, match=rf"joint_move of step . is missing .*; {remedy}"):
         Gae(level="agent", outcome="", column="reward")(uneven_agents(**columns))
 
 

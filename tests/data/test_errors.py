@@ -242,7 +242,7 @@ BATCH = {
     "draw too large": (lambda b: b.select_draws([99]), r"indices\[0\] is 99"),
     "draw twice": (lambda b: b.select_draws([0, 1, 0]), r"indices\[2\] is 0, which is given twice; give each"),
     "a mask of draws": (lambda b: b.select_draws(np.ones(b.num_draws, bool)), "indices has dtype bool"),
-    "fractional draws": (lambda b: b.plan([0.7], 100), "draws has dtype float64"),
+    "fractional draws": (lambda b: b.plan([0.7], 100), r"draws\[0\] is 0\.7"),
     "planned twice": (lambda b: b.plan([1, 1], 100), r"draws\[1\] is 1, which is given twice"),
     "plan of -1": (lambda b: b.plan([-1], 100), r"draws\[0\] is -1"),
     "no room": (lambda b: b.plan([0], 0), "max_tokens is 0, but draw 0 has a sequence of"),

@@ -160,7 +160,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "missing rewards": (
         lambda: advantage.group_relative([1.0, None], [0, 0]),
-        "rewards has dtype object; .* NaN in place",
+        r"rewards\[\d\] is .*; .* NaN in place",
     ),
     "scale": (lambda: advantage.group_relative([1.0], [0], scale="mad"), 'scale is \'mad\'; use "std" or "none"'),
     "expression": (

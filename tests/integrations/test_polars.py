@@ -434,7 +434,9 @@ def test_a_folder_named_like_a_pattern_is_that_folder(tmp_path: Path, name: str)
 def test_wrong_frames_are_refused(recorded: Path) -> None:
     run = scan(recorded)
     draws = run.draws.collect()
-    with pytest.raises(InvalidInputError, match=r"no column trajectory_id; keep one of them \(it has task_id, domain"):
+    with pytest.raises(
+        InvalidInputError, match=r"no column trajectory_id; keep this column \(the frame has task_id, domain"
+    ):
         run.tasks.agentrl.paths(run)
     with pytest.raises(InvalidInputError, match="the frame has no column draw_id or node_id; keep"):
         run.trajectories.agentrl.computed(run)

@@ -227,9 +227,9 @@ def test_records_that_cannot_be_converted_are_refused() -> None:
         (
             {**shell, "steps": [step, {**agent, "metrics": exact}, agent]},
             InvalidInputError,
-            "1 of 2 steps of the agent",
+            "trajectory 0, step 3 lacks .*1 of 2 steps of the agent",
         ),
-        ({**shell, "subagent_trajectories": [{}]}, UnsupportedError, "holds sub-agents"),
+        ({**shell, "subagent_trajectories": [{}]}, UnsupportedError, "has subagent_trajectories"),
         ({**shell, "steps": [{**step, "message": [{"type": "image"}]}]}, UnsupportedError, "parts of type .text."),
     ):
         with pytest.raises(error, match=message):

@@ -89,9 +89,12 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "empty hook": (lambda: Recipe.from_dict({**GRPO, "hooks": [{}, {}]}), "hooks: schedule: the table has component"),
     "round": (on(lambda forest, path, _: forest.log_decision("stop", path, in_round=2**31)), "in_round is 2147483648"),
     "title": (lambda: Prefix(["go"], title=HALF), "title"),
-    "probability": (lambda: frozen().with_draws([0], probability=[10**400], iteration=0), "probability has whole"),
-    "values": (lambda: frozen().with_columns("draw", **{"\0": [10**400, 1]}), "the column of name '\\x00' has whole"),
-    "log-probs of traces": (lambda: from_verifiers([trace(logprobs=[-(10**400)])]), "turn 0: logprobs has whole"),
+    "probability": (lambda: frozen().with_draws([0], probability=[10**400], iteration=0), "probability[0] is 1"),
+    "values": (
+        lambda: frozen().with_columns("draw", **{"\0": [10**400, 1]}),
+        "entry 0 of the column of name '\\x00' is 1",
+    ),
+    "log-probs of traces": (lambda: from_verifiers([trace(logprobs=[-(10**400)])]), "turn 0: logprobs[0] is -1"),
     "score of traces": (lambda: from_verifiers([trace(score=10**400)]), "reward 'right' is larger than any float"),
 }
 

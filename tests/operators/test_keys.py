@@ -84,7 +84,7 @@ def test_hashes_and_composites() -> None:
     columns = [rng.integers(0, 3, size=50) for _ in range(3)]
     expected = first_seen(list(zip(*(column.tolist() for column in columns), strict=True)))
     assert keys.composite(*columns).tolist() == expected
-    with pytest.raises(InvalidInputError, match=r"others\[0\] has 1 rows but the first column has 2"):
+    with pytest.raises(InvalidInputError, match=r"others\[0\] has 1 rows but first has 2"):
         keys.composite([1, 2], [1])
 
 

@@ -76,7 +76,7 @@ def test_masked_numbers_are_missing() -> None:
     assert result.tolist() == group.normalise(SCORES, GROUPS, valid=SCORES != 0.5).tolist()
     with pytest.raises(InvalidInputError, match="ids has dtype float64"):
         keys.dense(np.ma.masked_array(GROUPS, mask=SCORES == 0.5))
-    with pytest.raises(InvalidInputError, match="ids has masked values of dtype <U1"):
+    with pytest.raises(InvalidInputError, match=r"ids\[\d\] is masked, and dtype <U1 has no NaN"):
         keys.dense(np.ma.masked_array(["a", "b"], mask=[True, False]))
 
 
@@ -86,13 +86,13 @@ def test_masked_numbers_are_missing() -> None:
         # Numbers that another type would silently convert to others.
         (
             lambda: tree.peers(np.full(2, 2**64 - 1, np.uint64), kind="depth"),
-            "parents has 18446744073709551615, which does not fit int64",
+            r"parents\[\d\] is 18446744073709551615, which does not fit int64",
         ),
         (lambda: tree.fuse([-1], [2**32], [1.0]), r"nodes\[0\] is 4294967296; give the row of a node"),
         (lambda: tree.ancestor_relative([-1, 0], [1, -1], [1.0, 0.0]), r"nodes\[1\] is -1; give the row of a node"),
         (lambda: success_distance(np.ones((1, 2)) * 1j, [True], [0]), "embeddings has dtype complex128"),
         (lambda: checklist([[0.3]], [[0]], [0, 1]), "satisfied has dtype float64; give booleans, or 0 and 1"),
-        (lambda: checklist([[True]], [[2]], [0, 1]), "dependencies has dtype int64; give booleans, or 0 and 1"),
+        (lambda: checklist([[True]], [[2]], [0, 1]), r"dependencies\[0, 0\] is 2; give booleans, or 0 and 1"),
         # Required columns.
         (lambda: success_distance([[1.0]], None, [0]), "success is None; give booleans"),
         (lambda: filters.round_rows(None, 1), "keep is None; give booleans"),

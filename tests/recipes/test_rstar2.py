@@ -69,7 +69,7 @@ def test_clean_successes_come_first_and_are_drawn_by_chance() -> None:
         assert survives[1:4].sum() == 2
         selections.add(survives.tobytes())
     assert len(selections) > 1
-    with pytest.raises(InvalidInputError, match=r"penalties: -0.5 is negative; give at least 0, or seed=None"):
+    with pytest.raises(InvalidInputError, match=r"penalties\[\d\] is -0\.5; give at least 0, or seed=None"):
         ResampleOnCorrect(penalty="x")(batch.with_columns("draw", x=[-0.5, *[0.0] * 5]))
 
 

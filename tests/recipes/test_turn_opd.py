@@ -46,7 +46,7 @@ def test_it_resumes() -> None:
 def test_a_depth_needs_the_teacher_s_answers() -> None:
     collect = arl.Collector(script(in_turn(RIGHT)), Riddles(), RECIPE, task_pool=64)
     batch = collect(tasks=1, group_size=1)
-    with pytest.raises(RecipeError, match="annotate it before the credit"):
+    with pytest.raises(RecipeError, match="add the column before the credit"):
         DEPTH.next(DEPTH.initial_state(), IterationRecord.of(batch))
     limited = DEPTH.next({"covered": 1.0, "depth": 1.0}, IterationRecord(1, batch))
     assert limited == {"covered": 1.0, "depth": 1.0}, "what was limited changes nothing"

@@ -311,7 +311,7 @@ def test_survival_by_hand() -> None:
     # If none is ever right, the best ones survive, whatever the balance.
     assert program.survival(np.zeros(3), 2).sum() == pytest.approx(2)
     np.testing.assert_array_equal(program.survival(np.array([0.2, 0.4]), 2), [1, 1])
-    with pytest.raises(InvalidInputError, match=r"quality is \[1.5\]; give probabilities"):
+    with pytest.raises(InvalidInputError, match=r"quality\[0\] is 1\.5; give a probability"):
         program.survival(np.array([1.5]), 1)
     with pytest.raises(InvalidInputError, match="count is 2; give a number from 0 to 1"):
         program.survival(np.array([0.5]), 2)

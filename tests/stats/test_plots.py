@@ -26,7 +26,7 @@ def test_a_profile_has_a_line_and_a_band():
 
 def test_wrong_calls():
     axes = Figure().subplots()
-    with pytest.raises(InvalidInputError, match="there are none"):
+    with pytest.raises(InvalidInputError, match="estimates is empty"):
         stats.plot_estimates(axes, {})
     with pytest.raises(InvalidInputError, match="'a' has 0 estimates for 2 thresholds"):
         stats.plot_profiles(axes, [0.0, 0.5], {"a": []})

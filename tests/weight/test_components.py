@@ -74,7 +74,7 @@ def test_turns_and_episodes_count_once() -> None:
     ("call", "message"),
     [
         (lambda: token_mean([1, -2]), r"lengths\[1\]=-2 is negative"),
-        (lambda: token_mean([0.5]), "lengths has dtype float64; give whole numbers"),
+        (lambda: token_mean([0.5]), r"lengths\[0\] is 0\.5; give whole numbers"),
         (lambda: sequence_mean([1], valid=[True, True]), "valid has 2 rows"),
         (lambda: constant_denominator([1], 0.0), "constant is 0; give a finite number above 0"),
     ],

@@ -86,7 +86,7 @@ class BaselineRelative(BatchComponent):
     def check_options(self) -> None:
         """Check the options of each kind of baseline."""
         needs_column = self.kind != "log_mean_exp"
-        remedy = "name a column" if needs_column else "leave it empty for kind='log_mean_exp'"
+        remedy = "name a column" if needs_column else "leave column empty for kind='log_mean_exp'"
         self.require(bool(self.column) == needs_column, "column", remedy)
         votes = self.kind in ("weighted", "shrunk")
         self.require(votes or not self.leave_one_out, "leave_one_out", "choose kind weighted or shrunk, or give False")

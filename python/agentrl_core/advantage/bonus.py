@@ -50,7 +50,7 @@ class EntropyBonus(BatchComponent):
 
     def check_options(self) -> None:
         """Require level `token` for spans."""
-        self.require(not self.within or self.level == "token", "within", 'choose level="token", or leave it empty')
+        self.require(not self.within or self.level == "token", "within", 'choose level="token", or leave within empty')
 
     def own_needs(self) -> tuple[Column, ...]:
         """Return the columns to read besides `column`: the advantage, and the spans if given."""

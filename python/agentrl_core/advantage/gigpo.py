@@ -75,16 +75,16 @@ def gigpo(
     count = len(scores)
     return _core.advantage.gigpo(
         scores,
-        columns.ids(group_ids, "group_ids", length=count),
-        columns.ids(trajectory_ids, "trajectory_ids", length=count),
-        columns.integers(steps, "steps", length=count),
-        columns.ids(state_keys, "state_keys", length=count),
-        columns.doubles(step_rewards, "step_rewards", length=count),
+        columns.ids(group_ids, "group_ids", length=count, first="rewards"),
+        columns.ids(trajectory_ids, "trajectory_ids", length=count, first="rewards"),
+        columns.integers(steps, "steps", length=count, first="rewards"),
+        columns.ids(state_keys, "state_keys", length=count, first="rewards"),
+        columns.doubles(step_rewards, "step_rewards", length=count, first="rewards"),
         gamma,
         step_weight,
         scale,
         voter,
         ddof,
         eps,
-        None if valid is None else columns.flags(valid, "valid", length=count),
+        None if valid is None else columns.flags(valid, "valid", length=count, first="rewards"),
     )

@@ -219,10 +219,13 @@ def _moves(batch: Batch, rows: Rows, episodes: NDArray[np.uint32]) -> NDArray[np
     is_missing = ~known & (uneven | partly)[episodes]
     if is_missing.any():
         row = int(np.flatnonzero(is_missing)[0])
+        place = f"joint_move of step {row} is missing (draw {int(rows.draws[row])})"
+        if partly[episodes[row]]:
+            raise InvalidInputError(f"{place}, but other steps of its episode have one; record it for every step")
         raise InvalidInputError(
-            f"joint_move of step {row} is missing (draw {int(rows.draws[row])}), and the agents of its episode have "
-            "unequal steps, so that their order is unknown; collect with rollout.SelfPlay, or record the step fact "
-            "'joint_move', counted from 0 over all agents of the episode"
+            f"{place}, and the agents of its episode have different numbers of steps, so the order of moves is "
+            "unknown; collect with rollout.SelfPlay, or record the step fact 'joint_move', counted from 0 over all "
+            "agents of an episode"
         )
     return np.where(known, moves, turns)
 

@@ -144,13 +144,16 @@ def evaluate(
     return value, means
 
 
-def token_rewards(mask: Any, reward: float, steps: Sequence[float] | None) -> NDArray[np.float64]:
+def token_rewards(
+    mask: Any, reward: float, steps: Sequence[float] | None, *, where: str = "the row"
+) -> NDArray[np.float64]:
     """Return the reward at each token of a row: the rewards of turns at their ends, and the row's at its end.
 
     Args:
         mask: 1 for the sampled tokens of the row.
         reward: reward of the row.
         steps: reward of each turn, or None.
+        where: name of the row in errors.
 
     Raises:
         InvalidInputError: the number of turns differs from that of `steps`.
@@ -161,8 +164,7 @@ def token_rewards(mask: Any, reward: float, steps: Sequence[float] | None) -> ND
         ends = np.flatnonzero(sampled & ~np.append(sampled[1:], False))
         if len(ends) != len(steps):
             raise InvalidInputError(
-                f"step_rewards has {len(steps)} numbers, but its row has {len(ends)} turns; give one number for each "
-                "turn"
+                f"step_rewards of {where} has {len(steps)} numbers for {len(ends)} turns; give one number for each turn"
             )
         rewards[ends] = steps
     rewards[-1:] += reward

@@ -290,9 +290,10 @@ class Sequences:
         contexts, of_tokens, of_steps = batch.contexts(), batch.offsets("token"), batch.offsets("step")
         if (contexts.begins < 0).any():
             step = int(np.flatnonzero(contexts.begins < 0)[0])
+            draw = int(contexts.draws[np.searchsorted(contexts.steps, step, side="right") - 1])
             raise InvalidInputError(
-                f"step {step} of the batch has no action tokens, so it has no place in a row; leave its draw out "
-                "(batch.select_draws)"
+                f"step {step} of the batch (draw {draw}) has no action tokens, so it has no place in a row; leave the "
+                "draw out (batch.select_draws)"
             )
         numbers = {
             name: np.asarray(batch.column(name, "token"), np.float64)

@@ -103,9 +103,14 @@ class Functions:
         advantages, means = [], []
         for row, (values, like) in enumerate(zip(rollout_data["rewards"], rollout_data["kl"], strict=True)):
             if not isinstance(values, (list, tuple)) or len(values) != len(like):
+                if isinstance(values, (list, tuple)):
+                    raise InvalidInputError(
+                        f"rewards[{row}] has {len(values)} advantages, but the response has {len(like)} tokens on this "
+                        "rank; train without context parallelism"
+                    )
                 raise InvalidInputError(
                     f"rewards[{row}] is {values!r:.60}; give a list of {len(like)} advantages: set "
-                    "--custom-reward-post-process-path to Functions.rewards, and train without context parallelism"
+                    "--custom-reward-post-process-path to Functions.rewards"
                 )
             advantages.append(torch.tensor(values, dtype=torch.float32, device=like.device))
             means.append(float(np.mean(values)) if len(values) else 0.0)
@@ -125,7 +130,7 @@ class Functions:
             from slime.backends.megatron_utils.loss import get_log_probs_and_entropy
         except ImportError as error:
             raise MissingDependencyError(
-                "the loss needs slime's Megatron backend, which is not installed; install megatron-core"
+                f"the loss needs slime's Megatron backend, which cannot be imported ({error}); install megatron-core"
             ) from error
         if self._loss is None:
             self._loss = padded.row_loss(self.recipe, columns=(_REFERENCE,), entropy=True)
@@ -176,7 +181,9 @@ class Functions:
         if self.collector is None:
             raise InvalidInputError("Functions.rollouts needs a collector; use Functions(recipe, collector=...)")
         if evaluation:
-            raise UnsupportedError("Functions.rollouts makes training rollouts only; leave --eval-interval out")
+            raise UnsupportedError(
+                "evaluation is True, but Functions.rollouts makes training rollouts only; leave --eval-interval out"
+            )
         if self._collected is not None:
             self.collector.end_iteration(self._collected, {})
         self._collected = self.collector(tasks=args.rollout_batch_size, group_size=args.n_samples_per_prompt)
@@ -209,9 +216,12 @@ def sequences(args: Any, samples: Sequence[Any]) -> Sequences:
         groups=[sample.group_index for sample in samples],
         rewards=[
             padded.token_rewards(
-                mask, float(sample.get_reward_value(args)), (sample.metadata or {}).get("step_rewards")
+                mask,
+                float(sample.get_reward_value(args)),
+                (sample.metadata or {}).get("step_rewards"),
+                where=f"samples[{place}]",
             )
-            for sample, mask in zip(samples, masks, strict=True)
+            for place, (sample, mask) in enumerate(zip(samples, masks, strict=True))
         ],
         rollouts=[
             ("sample", sample.index) if sample.rollout_id is None else ("rollout", sample.rollout_id)
@@ -234,7 +244,9 @@ def samples_of(batch: Batch, *, first: int = 0) -> list[list[Any]]:
     try:
         from slime.utils.types import Sample
     except ImportError as error:
-        raise MissingDependencyError("slime is not installed; install it by its own instructions") from error
+        raise MissingDependencyError(
+            f"slime cannot be imported ({error}); install it by its own instructions"
+        ) from error
     rows = Sequences.of(batch)
     truncated = batch.column("status", "draw") == CODES["status"].index("truncated")
     rewards = batch.column("reward", "draw")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from numbers import Real
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,12 @@ is_plain = _core.columns.is_plain
 
 
 def numbers(
-    values: object, name: str, *, length: int | None = None, dimensions: tuple[int, ...] = (1,)
+    values: object,
+    name: str,
+    *,
+    length: int | None = None,
+    dimensions: tuple[int, ...] = (1,),
+    first: str = "the first column",
 ) -> NDArray[Any]:
     """Convert a column of numbers to `float32` or `float64` (other dtypes become float64; nulls become NaN).
 
@@ -31,6 +36,7 @@ def numbers(
         name: name of the argument, for messages.
         length: required number of values, if known.
         dimensions: allowed numbers of dimensions.
+        first: the argument with this number of values, for messages.
 
     Raises:
         InvalidInputError: it has another number of dimensions or length, or does not hold numbers.
@@ -42,27 +48,31 @@ def numbers(
         if array.dtype.kind not in "fiub":
             text = array.dtype.kind in "US"
             advice = "turn the texts into numbers first" if text else "give numbers, with NaN in place of None"
-            raise InvalidInputError(f"{name} has dtype {array.dtype}; {advice}")
+            raise InvalidInputError(f"{_entry(array, name, lambda value: isinstance(value, Real))}; {advice}")
         array = array.astype(np.float64)
-    return _flat(_checked(array, name, length))
+    return _flat(_checked(array, name, length, first))
 
 
-def optional_numbers(values: object | None, name: str, *, length: int) -> NDArray[np.float64] | None:
+def optional_numbers(
+    values: object | None, name: str, *, length: int, first: str = "the first column"
+) -> NDArray[np.float64] | None:
     """Convert a column of numbers to `float64`; None stays None.
 
     Raises:
         InvalidInputError: as for `numbers`.
     """
-    return None if values is None else doubles(values, name, length=length)
+    return None if values is None else doubles(values, name, length=length, first=first)
 
 
-def doubles(values: object, name: str, *, length: int | None = None) -> NDArray[np.float64]:
+def doubles(
+    values: object, name: str, *, length: int | None = None, first: str = "the first column"
+) -> NDArray[np.float64]:
     """Convert a column of numbers to `float64`, the dtype of all computations; see `numbers`."""
     if is_plain(values, "d", length):
         return values
     if is_plain(values, "?qf", length):
         return values.astype(np.float64)
-    array = numbers(values, name, length=length)
+    array = numbers(values, name, length=length, first=first)
     return array if is_plain(array, "d") else array.astype(np.float64)
 
 
@@ -90,7 +100,9 @@ def representable(results: NDArray[Any]) -> NDArray[Any]:
     return results
 
 
-def integers(values: object, name: str, *, length: int | None = None) -> NDArray[np.int64]:
+def integers(
+    values: object, name: str, *, length: int | None = None, first: str = "the first column"
+) -> NDArray[np.int64]:
     """Convert a column of integers to `int64`.
 
     Raises:
@@ -100,12 +112,13 @@ def integers(values: object, name: str, *, length: int | None = None) -> NDArray
         return values
     array = column(values, name)
     if array.dtype.kind not in "iu":
-        raise InvalidInputError(f"{name} has dtype {array.dtype}; give whole numbers without missing values")
+        raise InvalidInputError(f"{_entry(array, name, _is_whole_number)}; give whole numbers without missing values")
     if array.dtype == np.uint64 and len(array) and array.max() > _LARGEST:
         raise InvalidInputError(
-            f"{name} has {array.max()}, which does not fit int64; give numbers of at most {_LARGEST}"
+            f"{_item(name, array.argmax())} is {array.max()}, which does not fit int64; give numbers of at most "
+            f"{_LARGEST}"
         )
-    return _flat(_checked(array.astype(np.int64, copy=False), name, length))
+    return _flat(_checked(array.astype(np.int64, copy=False), name, length, first))
 
 
 def mask(
@@ -122,13 +135,16 @@ def mask(
         return values
     array = column(values, name)
     if array.dtype != np.bool_ and len(array):
-        raise InvalidInputError(f"{name} has dtype {array.dtype}; give booleans, True for rows that count")
+        odd = _entry(array, name, lambda value: isinstance(value, bool), kinds="O")
+        raise InvalidInputError(f"{odd}; give booleans, True for rows that count")
     return _flat(_checked(array.astype(np.bool_, copy=False), name, length, first))
 
 
-def flags(values: object, name: str, *, length: int | None = None) -> NDArray[np.bool_]:
+def flags(
+    values: object, name: str, *, length: int | None = None, first: str = "the first column"
+) -> NDArray[np.bool_]:
     """Convert a required column of booleans; see `mask`."""
-    booleans = mask(values, name, length=length)
+    booleans = mask(values, name, length=length, first=first)
     if booleans is None:
         raise InvalidInputError(f"{name} is None; give booleans")
     return booleans
@@ -164,7 +180,9 @@ def keys(
     return _checked(dense, name, length, first)
 
 
-def named(values: object, name: str, *, length: int) -> tuple[NDArray[np.uint32], list[str]]:
+def named(
+    values: object, name: str, *, length: int, first: str = "the first column"
+) -> tuple[NDArray[np.uint32], list[str]]:
     """Convert a column of ids to dense ids, with the text of each, which is the same in every batch.
 
     Raises:
@@ -181,7 +199,7 @@ def named(values: object, name: str, *, length: int) -> tuple[NDArray[np.uint32]
             keys(values, name)  # raises an error with the reason
             values = array.tolist()
     dense, names = _core.keys.named(values, name)
-    return _checked(dense, name, length), names
+    return _checked(dense, name, length, first), names
 
 
 def ids(values: object, name: str, *, length: int | None = None, first: str = "the first column") -> NDArray[Any]:
@@ -199,7 +217,9 @@ def ids(values: object, name: str, *, length: int | None = None, first: str = "t
     return keys(values, name, length=length, first=first)
 
 
-def labels(values: object, name: str, *, length: int | None = None) -> NDArray[np.uint32]:
+def labels(
+    values: object, name: str, *, length: int | None = None, first: str = "the first column"
+) -> NDArray[np.uint32]:
     """Convert a column of ids to `uint32` ids in any order, for functions without one result per group.
 
     Equal ids get equal labels below the number of rows, with possible gaps. For integers in a small range this is
@@ -208,12 +228,12 @@ def labels(values: object, name: str, *, length: int | None = None) -> NDArray[n
     Raises:
         InvalidInputError: as for `keys`.
     """
-    return _core.keys.label(ids(values, name, length=length), name)
+    return _core.keys.label(ids(values, name, length=length, first=first), name)
 
 
-def groups(values: object | None, name: str, *, length: int) -> NDArray[np.uint32]:
+def groups(values: object | None, name: str, *, length: int, first: str = "the first column") -> NDArray[np.uint32]:
     """Convert ids like `keys`; None is one group of all rows."""
-    return np.zeros(length, np.uint32) if values is None else keys(values, name, length=length)
+    return np.zeros(length, np.uint32) if values is None else keys(values, name, length=length, first=first)
 
 
 def scored(
@@ -221,7 +241,11 @@ def scored(
 ) -> tuple[NDArray[Any], NDArray[np.uint32], NDArray[np.bool_] | None]:
     """Convert the arguments of row selections: scores, group ids (as in `groups`), and the mask `valid`."""
     column = numbers(scores, "scores")
-    return column, groups(group_ids, "group_ids", length=len(column)), mask(valid, "valid", length=len(column))
+    return (
+        column,
+        groups(group_ids, "group_ids", length=len(column), first="scores"),
+        mask(valid, "valid", length=len(column), first="scores"),
+    )
 
 
 def marks(values: object, name: str, *, dimensions: tuple[int, ...]) -> NDArray[np.bool_]:
@@ -233,14 +257,17 @@ def marks(values: object, name: str, *, dimensions: tuple[int, ...]) -> NDArray[
     if is_plain(values, "?", None, dimensions):
         return values
     table = column(values, name, dimensions=dimensions)
-    if table.dtype.kind not in "biu" or (table.size and (table.min() < 0 or table.max() > 1)):
+    if table.dtype.kind not in "biu":
         raise InvalidInputError(f"{name} has dtype {table.dtype}; give booleans, or 0 and 1")
+    if table.size and (table.min() < 0 or table.max() > 1):
+        odd = np.argwhere((table < 0) | (table > 1))[0].tolist()
+        raise InvalidInputError(f"{name}{odd} is {table[tuple(odd)]}; give booleans, or 0 and 1")
     return table.astype(np.bool_)
 
 
-def places(values: object | None, name: str, *, length: int) -> NDArray[np.int64]:
+def places(values: object | None, name: str, *, length: int, first: str = "the first column") -> NDArray[np.int64]:
     """Convert ids that determine each row's random numbers; None is the row number."""
-    return np.arange(length, dtype=np.int64) if values is None else integers(values, name, length=length)
+    return np.arange(length, dtype=np.int64) if values is None else integers(values, name, length=length, first=first)
 
 
 def _dense(values: object, name: str) -> NDArray[np.uint32]:
@@ -380,12 +407,12 @@ def as_bytes(value: object, name: str) -> bytes:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     if not isinstance(value, str):
-        raise InvalidInputError(f"{name} is {value!r}; give text or bytes")
+        raise InvalidInputError(f"{name} is {value!r:.80}; give text or bytes")
     try:
         return value.encode()
     except UnicodeEncodeError:
         raise InvalidInputError(
-            f"{name} is {value!r}, which is not Unicode (a lone surrogate); give "
+            f"{name} is {value!r:.80}, which is not Unicode (a lone surrogate); give "
             f'{name}.encode("utf-8", "replace"), or bytes'
         ) from None
 
@@ -399,8 +426,27 @@ def _typed(array: NDArray[Any], name: str) -> NDArray[Any]:
     except ValueError:
         return array
     if typed.dtype == np.object_ and all(isinstance(each, Real) for each in array.flat):
-        raise InvalidInputError(f"{name} has whole numbers beyond 64 bits; give smaller numbers, or floats")
+        odd = next(place for place, each in enumerate(array.flat) if not -_LARGEST <= each <= 2 * _LARGEST + 1)
+        raise InvalidInputError(
+            f"{_item(name, odd)} is {array.flat[odd]!r:.40}, beyond 64 bits; give smaller numbers, or floats"
+        )
     return typed if typed.dtype.kind in "fiub" and typed.shape == array.shape else array
+
+
+def _entry(array: NDArray[Any], name: str, is_good: Callable[[Any], bool], *, kinds: str = "Of") -> str:
+    """Return the name and value of the first entry that is not good, or the dtype of the column, for messages."""
+    values = array.tolist() if array.ndim == 1 and array.dtype.kind in kinds else []
+    odd = next((place for place, value in enumerate(values) if not is_good(value)), None)
+    return f"{name} has dtype {array.dtype}" if odd is None else f"{_item(name, odd)} is {values[odd]!r:.40}"
+
+
+def _item(name: str, place: object) -> str:
+    """Return the name of an entry of a column, whose name may end with a quoted one, such as `column 'x'`."""
+    return f"entry {place} of {name}" if name.endswith("'") else f"{name}[{place}]"
+
+
+def _is_whole_number(value: object) -> bool:
+    return isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
 
 
 def _unmasked(values: np.ma.MaskedArray[Any, Any], name: str) -> NDArray[Any]:
@@ -409,7 +455,9 @@ def _unmasked(values: np.ma.MaskedArray[Any, Any], name: str) -> NDArray[Any]:
     if not hidden.any():
         return np.asarray(values)
     if values.dtype.kind not in "fiub":
-        raise InvalidInputError(f"{name} has masked values of dtype {values.dtype}; give a value for each row")
+        raise InvalidInputError(
+            f"{_item(name, hidden.argmax())} is masked, and dtype {values.dtype} has no NaN; give a value for each row"
+        )
     dtype = values.dtype if values.dtype == np.float32 else np.float64
     return np.where(hidden, np.nan, np.asarray(values)).astype(dtype)
 

@@ -49,9 +49,9 @@ def success_distance(
     """
     places = columns.numbers(embeddings, "embeddings", dimensions=(2,)).astype(np.float64)
     count, width = places.shape
-    won = columns.flags(success, "success", length=count)
-    groups = columns.keys(group_ids, "group_ids", length=count)
-    mask = columns.mask(valid, "valid", length=count)
+    won = columns.flags(success, "success", length=count, first="embeddings")
+    groups = columns.keys(group_ids, "group_ids", length=count, first="embeddings")
+    mask = columns.mask(valid, "valid", length=count, first="embeddings")
     if mask is not None:
         # Invalid rows form a group without a success.
         places = np.where(mask[:, None], places, 0.0)

@@ -43,7 +43,10 @@ def edit_distances(first: Sequence[Elements], second: Sequence[Elements]) -> NDA
         raise InvalidInputError(f"first has {len(first)} sequences and second has {len(second)}; give the same number")
     elements = list(chain(chain.from_iterable(first), chain.from_iterable(second)))
     if len({isinstance(element, str) for element in elements}) > 1:
-        raise InvalidInputError("first and second mix texts with numbers; give words, or token ids, in both")
+        text, other = (next(each for each in elements if isinstance(each, str) is kind) for kind in (True, False))
+        raise InvalidInputError(
+            f"first and second hold both {text!r:.40} and {other!r:.40}; give only words, or only token ids, in both"
+        )
     ids = keys.dense(elements) if elements else np.zeros(0, np.uint32)
     offsets = [np.cumsum([0, *map(len, side)]).astype(np.int64) for side in (first, second)]
     border = int(offsets[0][-1])

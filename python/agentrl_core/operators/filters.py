@@ -129,10 +129,10 @@ def round_rows(
     count = len(kept)
     return _core.filters.round_rows(
         kept,
-        np.zeros(count) if scores is None else columns.doubles(scores, "scores", length=count),
+        np.zeros(count) if scores is None else columns.doubles(scores, "scores", length=count, first="keep"),
         multiple=multiple,
         up=up,
-        valid=columns.mask(valid, "valid", length=count),
+        valid=columns.mask(valid, "valid", length=count, first="keep"),
     )
 
 
@@ -179,19 +179,20 @@ def resample_quota(
     """
     numbers = columns.doubles(penalties, "penalties")
     count = len(numbers)
-    rows = columns.integers(ids, "ids", length=count)
-    allowed = columns.mask(valid, "valid", length=count)
+    rows = columns.integers(ids, "ids", length=count, first="penalties")
+    allowed = columns.mask(valid, "valid", length=count, first="penalties")
     if seed is not None:
         negative = numbers < 0.0 if allowed is None else (numbers < 0.0) & allowed
         if negative.any():
-            raise InvalidInputError(f"penalties: {numbers[negative][0]} is negative; give at least 0, or seed=None")
+            odd = int(np.flatnonzero(negative)[0])
+            raise InvalidInputError(f"penalties[{odd}] is {numbers[odd]}; give at least 0, or seed=None")
         known = np.isfinite(numbers) & (numbers >= 0.0)
         weights = 1.0 / (np.where(known, numbers, 0.0) + _CLEAN)
         numbers = np.where(known, _core.replay.race(rows, weights, key=_core.rng.structural_seed(seed, 1)), numbers)
     return _core.weight.quota(
         numbers,
-        columns.flags(success, "success", length=count),
-        columns.groups(group_ids, "group_ids", length=count),
+        columns.flags(success, "success", length=count, first="penalties"),
+        columns.groups(group_ids, "group_ids", length=count, first="penalties"),
         rows,
         target=target,
         at_least=at_least,

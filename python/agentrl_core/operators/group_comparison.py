@@ -49,11 +49,11 @@ def max_at_k(
     count = len(scores)
     shares = _core.reward.max_at_k(
         columns.doubles(scores, "rewards"),
-        columns.keys(group_ids, "group_ids", length=count),
+        columns.keys(group_ids, "group_ids", length=count, first="rewards"),
         k=k,
         leave_one_out=leave_one_out,
-        ratio_excess=columns.optional_numbers(ratio_excess, "ratio_excess", length=count),
-        valid=columns.mask(valid, "valid", length=count),
+        ratio_excess=columns.optional_numbers(ratio_excess, "ratio_excess", length=count, first="rewards"),
+        valid=columns.mask(valid, "valid", length=count, first="rewards"),
     )
     return columns.like(shares, scores)
 
@@ -82,8 +82,8 @@ def top_gap(rewards: object, group_ids: object, *, valid: object | None = None) 
     scores = columns.numbers(rewards, "rewards")
     gaps = _core.reward.top_gap(
         columns.doubles(scores, "rewards"),
-        columns.keys(group_ids, "group_ids", length=len(scores)),
-        valid=columns.mask(valid, "valid", length=len(scores)),
+        columns.keys(group_ids, "group_ids", length=len(scores), first="rewards"),
+        valid=columns.mask(valid, "valid", length=len(scores), first="rewards"),
     )
     return columns.like(gaps, scores)
 
@@ -113,7 +113,7 @@ def rank_agreement(scores: object, truths: object, offsets: object) -> NDArray[n
     numbers = columns.doubles(scores, "scores")
     return _core.reward.rank_agreement(
         numbers,
-        columns.doubles(truths, "truths", length=len(numbers)),
+        columns.doubles(truths, "truths", length=len(numbers), first="scores"),
         columns.integers(offsets, "offsets"),
     )
 
@@ -142,10 +142,10 @@ def win_rates(first: object, second: object, probability: object, count: int) ->
         [0.75, 0.0, 0.5]
     """
     winners = columns.integers(first, "first")
-    losers = columns.integers(second, "second", length=len(winners))
+    losers = columns.integers(second, "second", length=len(winners), first="first")
     return _core.reward.win_rates(
         winners,
         losers,
-        columns.doubles(probability, "probability", length=len(winners)),
+        columns.doubles(probability, "probability", length=len(winners), first="first"),
         count,
     )

@@ -95,7 +95,7 @@ def importance_weights(
         at_most=at_most,
         kind=kind,
         steps=None if steps is None else columns.integers(steps, "steps"),
-        mask=columns.mask(mask, "mask", length=len(numbers)),
+        mask=columns.mask(mask, "mask", length=len(numbers), first="log_ratios"),
     )
 
 
@@ -144,7 +144,7 @@ def trust_region(
         aggregate=aggregate,
         at_least=at_least,
         at_most=at_most,
-        mask=columns.mask(mask, "mask", length=len(numbers)),
+        mask=columns.mask(mask, "mask", length=len(numbers), first="log_ratios"),
     )
 
 
@@ -168,6 +168,6 @@ def importance_diagnostics(log_ratios: object, offsets: object, *, mask: object 
     diagnostics = _core.weight.importance_diagnostics(
         numbers,
         columns.integers(offsets, "offsets"),
-        mask=columns.mask(mask, "mask", length=len(numbers)),
+        mask=columns.mask(mask, "mask", length=len(numbers), first="log_ratios"),
     )
     return Diagnostics(**diagnostics)

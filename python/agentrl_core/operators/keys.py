@@ -57,7 +57,7 @@ def composite(first: object, *others: object) -> NDArray[np.uint32]:
     """
     ids = columns.keys(first, "first")
     for place, column in enumerate(others):
-        ids, _ = _core.keys.pair(ids, columns.keys(column, f"others[{place}]", length=len(ids)))
+        ids, _ = _core.keys.pair(ids, columns.keys(column, f"others[{place}]", length=len(ids), first="first"))
     return ids
 
 
@@ -92,8 +92,8 @@ def history(
     count = len(state_ids)
     return _core.keys.history(
         state_ids,
-        columns.ids(trajectory_ids, "trajectory_ids", length=count),
-        columns.ids(group_ids, "group_ids", length=count),
+        columns.ids(trajectory_ids, "trajectory_ids", length=count, first="states"),
+        columns.ids(group_ids, "group_ids", length=count, first="states"),
         levels,
     )
 
@@ -143,7 +143,7 @@ def similar(
     groups = (
         np.zeros(len(column), dtype=np.uint32)
         if group_ids is None
-        else columns.keys(group_ids, "group_ids", length=len(column))
+        else columns.keys(group_ids, "group_ids", length=len(column), first="texts")
     )
     sketch = (words, hashes, bands) if kind == "minhash" else None
     return _core.keys.similar(column, groups, threshold, sketch)

@@ -108,7 +108,7 @@ def tree_layout(
     laid_out = _core.pack.tree_layout(
         flat,
         columns.integers(offsets, "offsets"),
-        None if trained is None else columns.flags(trained, "trained", length=count),
+        None if trained is None else columns.flags(trained, "trained", length=count, first="tokens"),
         list(shared.values()),
         take,
     )
@@ -152,7 +152,7 @@ def balanced(costs: object, bins: int) -> list[NDArray[np.int64]]:
 
 def _columns(values_by_name: object, name: str, length: int) -> dict[str, NDArray[Any]]:
     table = columns.by_name(values_by_name, name)
-    return {name: columns.numbers(values, name, length=length) for name, values in table.items()}
+    return {name: columns.numbers(values, name, length=length, first="tokens") for name, values in table.items()}
 
 
 def _int32(tokens: object) -> NDArray[np.int32]:
@@ -162,5 +162,6 @@ def _int32(tokens: object) -> NDArray[np.int32]:
         return np.require(tokens, requirements=("C", "A"))
     wide = columns.integers(tokens, "tokens")
     if len(wide) and not -(2**31) <= wide.min() <= wide.max() < 2**31:
-        raise InvalidInputError(f"tokens range from {wide.min()} to {wide.max()}; give token ids of 32 bits")
+        odd = int(np.flatnonzero((wide < -(2**31)) | (wide >= 2**31))[0])
+        raise InvalidInputError(f"tokens[{odd}] is {wide[odd]}; give token ids of 32 bits")
     return wide.astype(np.int32)

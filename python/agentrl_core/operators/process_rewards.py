@@ -91,7 +91,7 @@ def implicit_rewards(
     policy_logprobs = columns.numbers(logprobs, "logprobs")
     rewards = _core.reward.implicit(
         columns.doubles(policy_logprobs, "logprobs"),
-        columns.doubles(reference_logprobs, "reference_logprobs", length=len(policy_logprobs)),
+        columns.doubles(reference_logprobs, "reference_logprobs", length=len(policy_logprobs), first="logprobs"),
         None if offsets is None else columns.integers(offsets, "offsets"),
         beta,
     )

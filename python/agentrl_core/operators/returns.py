@@ -42,6 +42,8 @@ class _SequenceRows:
     mask: NDArray[np.bool_] | None
     ends: NDArray[np.bool_] | None
     bootstrap: NDArray[Any]
+    first: str
+    """Name of the first column, for messages."""
 
     @classmethod
     def of(
@@ -64,11 +66,11 @@ class _SequenceRows:
         order: NDArray[np.int64] | None = None
         if sequence_ids is not None:
             if offsets is not None or table.ndim == 2:
+                other = f"the rows of {next(iter(inputs))}" if offsets is None else "offsets"
                 raise InvalidInputError(
-                    f"sequence_ids is given, but offsets or the rows of {next(iter(inputs))} already separate the "
-                    "sequences; omit sequence_ids"
+                    f"sequence_ids is given, but {other} already separate the sequences; omit sequence_ids"
                 )
-            groups = columns.keys(sequence_ids, "sequence_ids", length=len(table))
+            groups = columns.keys(sequence_ids, "sequence_ids", length=len(table), first=next(iter(inputs)))
             if len(groups) and (groups[1:] < groups[:-1]).any():
                 order = np.argsort(groups, kind="stable")
             starts = np.concatenate([[0], np.cumsum(np.bincount(groups))]) if len(groups) else np.zeros(1, np.int64)
@@ -84,7 +86,7 @@ class _SequenceRows:
         else:
             name = next(iter(inputs))
             raise InvalidInputError(f"{name} has no sequences; give sequence_ids, offsets, or a table [B, T]")
-        rows = cls(shape, dtype, starts, order, None, None, _NOTHING[dtype])
+        rows = cls(shape, dtype, starts, order, None, None, _NOTHING[dtype], next(iter(inputs)))
         if mask is not None:
             rows.mask = rows.flags(mask, "mask")
         if ends is not None:
@@ -108,7 +110,7 @@ class _SequenceRows:
     def _flat(self, array: NDArray[Any], name: str) -> NDArray[Any]:
         if array.shape != self.shape:
             raise InvalidInputError(
-                f"{name} has shape {array.shape}, but the first column has {self.shape}; give columns of one shape"
+                f"{name} has shape {array.shape}, but {self.first} has {self.shape}; give both the same shape"
             )
         flat = array if array.ndim == 1 and array.flags.c_contiguous else np.ascontiguousarray(array).reshape(-1)
         return flat if self.order is None else flat[self.order]
@@ -130,7 +132,9 @@ class _SequenceRows:
         if not out.flags.c_contiguous:
             raise InvalidInputError("out is not contiguous; give a contiguous array")
         if self.order is not None:
-            raise InvalidInputError("out is given, but sequence_ids are not contiguous; sort the rows or omit out")
+            raise InvalidInputError(
+                "out is given, but sequence_ids are not contiguous; sort the rows by sequence_ids, or omit out"
+            )
         return out.reshape(-1)
 
 
@@ -413,7 +417,7 @@ def optimal_token_baseline(
         to_come,
         norms,
         rows.offsets,
-        columns.ids(group_ids, "group_ids", length=len(rows.offsets) - 1),
+        columns.ids(group_ids, "group_ids", length=len(rows.offsets) - 1, first="the list of sequences"),
         align,
         eps,
         zero_tail,

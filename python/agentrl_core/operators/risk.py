@@ -91,14 +91,14 @@ def tail_risk(
     """
     column = columns.numbers(scores, "scores")
     count = len(column)
-    mask = columns.mask(valid, "valid", length=count)
+    mask = columns.mask(valid, "valid", length=count, first="scores")
     pair: object = curve
     if pair is not None and not (isinstance(pair, (tuple, list)) and len(pair) == 2):
-        raise InvalidInputError(f"curve is {curve!r}; give a pair: levels and their quantiles")
+        raise InvalidInputError(f"curve is {curve!r:.80}; give a pair: the levels, and the quantile at each level")
     parts = []
     for values, name in ((column, "scores"), (low, "low"), (high, "high")):
         filled = np.full(count, values, np.float64) if isinstance(values, (int, float)) else values
-        numbers = columns.doubles(filled, name, length=count)
+        numbers = columns.doubles(filled, name, length=count, first="scores")
         parts.append(numbers if mask is None else np.where(mask, numbers, 0.0))
     risks = _core.reward.tail_risk(
         parts[0],

@@ -47,7 +47,7 @@ def top_rows(
     """
     numbers = columns.numbers(scores, "scores")
     # Without ids, the core searches all rows at once, which is faster for a long column.
-    groups = None if group_ids is None else columns.keys(group_ids, "group_ids", length=len(numbers))
+    groups = None if group_ids is None else columns.keys(group_ids, "group_ids", length=len(numbers), first="scores")
     return _core.weight.top(
         numbers,
         groups,
@@ -57,7 +57,7 @@ def top_rows(
         at_least=at_least,
         largest=largest,
         ties=ties,
-        valid=columns.mask(valid, "valid", length=len(numbers)),
+        valid=columns.mask(valid, "valid", length=len(numbers), first="scores"),
     )
 
 

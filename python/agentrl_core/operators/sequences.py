@@ -86,7 +86,7 @@ def conflict_tokens(tokens: object, offsets: object, group_ids: object, advantag
         ([True, False, False, False, True, False, False], [3, 6])
     """
     numbers = columns.doubles(advantages, "advantages")
-    groups = columns.groups(group_ids, "group_ids", length=len(numbers))
+    groups = columns.groups(group_ids, "group_ids", length=len(numbers), first="advantages")
     ids = columns.integers(tokens, "tokens").astype(np.int32)
     return ConflictMarks(*_core.weight.conflict_tokens(ids, columns.integers(offsets, "offsets"), groups, numbers))
 

@@ -46,7 +46,7 @@ def excess_penalty(
         [0.0, -0.5, -1.0]
     """
     column = columns.numbers(amounts, "amounts")
-    mask = columns.mask(valid, "valid", length=len(column))
+    mask = columns.mask(valid, "valid", length=len(column), first="amounts")
     penalties = _core.reward.excess_penalty(_filled(column, "amounts", mask), free, full_at, coefficient, at_most)
     return columns.like(_blank(penalties, mask), column)
 
@@ -82,8 +82,8 @@ def add_noise(
         True
     """
     column = columns.numbers(scores, "scores")
-    mask = columns.mask(valid, "valid", length=len(column))
-    places = columns.places(ids, "ids", length=len(column))
+    mask = columns.mask(valid, "valid", length=len(column), first="scores")
+    places = columns.places(ids, "ids", length=len(column), first="scores")
     noisy = _core.reward.dither(_filled(column, "scores", mask), places, seed, amplitude, kind)
     return columns.like(_blank(noisy, mask), column)
 

@@ -110,14 +110,14 @@ def fuse(
     count = len(scores)
     fused, masses = _core.tree.fuse(
         columns.integers(parents, "parents"),
-        _rows(nodes, "nodes", count),
+        _rows(nodes, "nodes", count, "values"),
         scores,
         kind=kind,
         alpha=alpha,
         expectile=expectile,
         edge_logprobs=None if edge_logprobs is None else columns.doubles(edge_logprobs, "edge_logprobs"),
-        weights=columns.optional_numbers(weights, "weights", length=count),
-        valid=columns.mask(valid, "valid", length=count),
+        weights=columns.optional_numbers(weights, "weights", length=count, first="values"),
+        valid=columns.mask(valid, "valid", length=count, first="values"),
     )
     return NodeValues(fused, masses)
 
@@ -164,13 +164,13 @@ def ancestor_relative(
     count = len(scores)
     advantages = _core.tree.ancestor_relative(
         columns.integers(parents, "parents"),
-        _rows(nodes, "nodes", count),
+        _rows(nodes, "nodes", count, "values"),
         columns.doubles(scores, "values"),
         weighting=weighting,
         drop_constant=drop_constant,
         singleton=singleton,
-        weights=columns.optional_numbers(weights, "weights", length=count),
-        valid=columns.mask(valid, "valid", length=count),
+        weights=columns.optional_numbers(weights, "weights", length=count, first="values"),
+        valid=columns.mask(valid, "valid", length=count, first="values"),
     )
     return columns.like(advantages, scores)
 
@@ -236,14 +236,14 @@ def isotonic(
         columns.doubles(numbers, "values"),
         margin=margin,
         radius=radius,
-        weights=columns.optional_numbers(weights, "weights", length=count),
-        valid=columns.mask(valid, "valid", length=count),
+        weights=columns.optional_numbers(weights, "weights", length=count, first="values"),
+        valid=columns.mask(valid, "valid", length=count, first="values"),
     )
     return columns.like(projected, numbers)
 
 
-def _rows(values: object, name: str, length: int) -> NDArray[Any]:
+def _rows(values: object, name: str, length: int, first: str) -> NDArray[Any]:
     """Return rows of a table for the core: `uint32` unchanged, others as `int64`."""
     if isinstance(values, np.ndarray) and values.dtype == np.uint32:
-        return columns.ids(values, name, length=length)
-    return columns.integers(values, name, length=length)
+        return columns.ids(values, name, length=length, first=first)
+    return columns.integers(values, name, length=length, first=first)

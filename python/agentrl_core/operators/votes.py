@@ -70,7 +70,7 @@ def answer_clusters(
             f"answers is {type(answers).__name__}; give a list of texts, with None for a missing answer"
         )
     texts = list(answers)
-    groups = columns.keys(group_ids, "group_ids", length=len(texts))
+    groups = columns.keys(group_ids, "group_ids", length=len(texts), first="answers")
     ids, parsed = _core.reward.answer_ids(texts, groups)
     return Clusters(ids if equivalent is None else _merged(texts, groups, ids, equivalent), parsed)
 
@@ -129,11 +129,11 @@ def cluster_votes(
     """
     ids = columns.keys(clusters, "clusters")
     count = len(ids)
-    votes = columns.optional_numbers(weights, "weights", length=count)
-    answered = columns.mask(parsed, "parsed", length=count)
+    votes = columns.optional_numbers(weights, "weights", length=count, first="clusters")
+    answered = columns.mask(parsed, "parsed", length=count, first="clusters")
     if valid is not None:
-        mask = columns.flags(valid, "valid", length=count)
+        mask = columns.flags(valid, "valid", length=count, first="clusters")
         answered = mask if answered is None else answered & mask
         votes = np.where(mask, 1.0 if votes is None else votes, 0.0)
-    groups = columns.keys(group_ids, "group_ids", length=count)
+    groups = columns.keys(group_ids, "group_ids", length=count, first="clusters")
     return Votes(*_core.reward.cluster_votes(ids, groups, answered, votes))

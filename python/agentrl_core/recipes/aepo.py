@@ -95,7 +95,7 @@ class PremonitoredBranching(EntropyBranching):
     def starting(self, root: float, tool: float) -> int:
         """Return how many branches start at the prompt at first, from entropies there and after tool results."""
         if not np.isfinite(root - tool):
-            raise self._unknown()
+            raise self._unknown("the probe")
         return min(max(int(self.budget / (1.0 + exp(-self.gap * (root - tool)))) + 1, 1), self.budget)
 
     def penalised(self, turns: Sequence[Turn], change: NDArray[np.float64], copies: int, room: int) -> list[int]:
@@ -112,17 +112,16 @@ class PremonitoredBranching(EntropyBranching):
             if turn.failed or not turn.follows_tool:
                 continue
             if not np.isfinite(change[row]):
-                raise self._unknown()
+                raise self._unknown(f"turn {turn.index} of live branch {row}, or of the first turn of this branch,")
             for copy in range(self.beam - 1):
                 discount = max(0.0, 1.0 - self.penalty * (copies + sum(copies_per_turn)))
                 score = min(max((turn.uniform(copy) + self.entropy_weight * float(change[row])) * discount, 0.0), 1.0)
                 copies_per_turn[row] += sum(copies_per_turn) < room and score >= self.probability
         return copies_per_turn
 
-    def _unknown(self) -> InvalidInputError:
+    def _unknown(self, of: str) -> InvalidInputError:
         return InvalidInputError(
-            f"{self.title()}: the entropy of a turn that may branch, or of the probe, is not known; use an engine that "
-            "reports entropies"
+            f"{self.title()}: the entropy of {of} is not known; use an engine that reports entropies"
         )
 
 

@@ -174,7 +174,10 @@ class PruneRunning(TextMemory):
         """
         quality = np.asarray(quality, np.float64)
         if not ((quality >= 0) & (quality <= 1)).all():
-            raise InvalidInputError(f"{self.title()}: quality is {quality.tolist()}; give probabilities, in [0, 1]")
+            odd = int(np.flatnonzero(~((quality >= 0) & (quality <= 1)).ravel())[0])
+            raise InvalidInputError(
+                f"{self.title()}: quality[{odd}] is {quality.flat[odd]}; give a probability, in [0, 1]"
+            )
         if not 0 <= count <= len(quality):
             raise InvalidInputError(
                 f"{self.title()}: count is {count}; give a number from 0 to {len(quality)}, the number of qualities"

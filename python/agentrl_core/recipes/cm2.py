@@ -108,8 +108,8 @@ class Checklist(BatchComponent):
             first = starts[np.unique(turns[starts], return_index=True)[1]]
             row = np.setdiff1d(starts, first)[0]
             raise InvalidInputError(
-                f"column 'turn' of draw {rows.draws[row]} comes back to an earlier turn at step {row}; number its "
-                "turns in order"
+                f"column 'turn' of draw {rows.draws[row]} comes back to an earlier turn at step {row}; number the "
+                "turns of each draw in order"
             )
         satisfied, weight = self._matrix(rows, "satisfied"), self._matrix(rows, "item_weight")
         known = np.isfinite(satisfied)

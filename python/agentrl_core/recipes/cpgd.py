@@ -97,8 +97,12 @@ class BoundedDrift(KL):
     def check_options(self) -> None:
         """Check that the options of the KL estimator are unchanged; only forward k3 has this gradient."""
         options = ("kind", "direction", "straight_through", "at_most")
-        is_default = all(getattr(self, name) == getattr(KL(self.coefficient), name) for name in options)
-        self.require(is_default, "kind", f"this term is always forward k3; leave {', '.join(options)} at the default")
+        changed = [name for name in options if getattr(self, name) != getattr(KL(self.coefficient), name)]
+        self.require(
+            not changed,
+            next(iter(changed), "kind"),
+            f"this term is always forward k3; leave {', '.join(options)} at the default",
+        )
 
     def divergence(self, tokens: Tokens, implied: str) -> Tensor:
         """Return the drift term of each token, `[N]`, with gradient."""

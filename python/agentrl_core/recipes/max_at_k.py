@@ -94,7 +94,7 @@ class MaxAtK(BatchComponent):
     def check_options(self) -> None:
         """Check that `scale` and `ratio` are only set for the kinds that use them."""
         self.require(self.scale == "none" or self.kind == "top_gap", "scale", 'choose kind="top_gap", or scale="none"')
-        self.require(not self.ratio or self.kind == "full", "ratio", 'choose kind="full", or leave it empty')
+        self.require(not self.ratio or self.kind == "full", "ratio", 'choose kind="full", or leave ratio empty')
 
     def __call__(self, batch: Batch) -> Batch:
         """Return `batch` with a changed `score` on draws; draws without a score stay without one."""

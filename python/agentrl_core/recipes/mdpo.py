@@ -66,10 +66,11 @@ class MirrorDivergence(KL):
 
     def check_options(self) -> None:
         """Require the default estimator and direction, since this term has only one form."""
-        is_default = (self.kind, self.direction, self.straight_through) == ("k3", "reverse", False)
+        defaults = {"kind": "k3", "direction": "reverse", "straight_through": False}
+        changed = [name for name, value in defaults.items() if getattr(self, name) != value]
         self.require(
-            is_default,
-            "kind",
+            not changed,
+            next(iter(changed), "kind"),
             "this term is always r log r - r + 1; leave kind, direction and straight_through at their defaults",
         )
 

@@ -78,10 +78,11 @@ class UndoFailedStep(Repair):
         # If the undo did nothing, the policy would be trained on a recovery that did not happen.
         if turn.flags & (StepFlag.FORMAT_ERROR | StepFlag.TOOL_ERROR) or fork.status == "finished":
             group.drop([fork], "the environment refused the undo")
+            answer = "ended the episode" if fork.status == "finished" else "flagged an error"
             warnings.warn(
-                f"rac: undo={self.undo!r} is refused by the environment of domain {group.task.domain!r}, which flagged "
-                "an error or ended the episode; the branch is dropped. Give the action that takes back its last step: "
-                "UndoFailedStep(undo=...)",
+                f"rac: undo={self.undo!r} is refused by the environment of domain {group.task.domain!r}, which "
+                f"{answer}; the branch is dropped. Give the action with which this environment takes back the last "
+                "step: UndoFailedStep(undo=...)",
                 AgentRLWarning,
                 stacklevel=2,
             )

@@ -151,8 +151,8 @@ class AdaptiveDepth(Rollout, Stateful):
         tokens = Rows(batch, "token")
         if not batch.has("teacher_logprob", "token"):
             raise RecipeError(
-                "turn_opd.AdaptiveDepth: the batch has no column 'teacher_logprob', which the depth follows; annotate "
-                "it before the credit: batch = arl.annotate(batch, 'teacher_logprob', teacher, top_k=64)"
+                "turn_opd.AdaptiveDepth: the batch has no column 'teacher_logprob', which the depth follows; add the "
+                "column before the credit: batch = arl.annotate(batch, 'teacher_logprob', teacher, top_k=64)"
             )
         log_ratio = tokens.values("behaviour_logprob") - tokens.values("teacher_logprob")
         known = tokens.flags("trainable") & np.isfinite(log_ratio)

@@ -64,7 +64,7 @@ def pairs(
         matching=matching,
         margin=margin,
         at_most=at_most,
-        lengths=None if lengths is None else columns.doubles(lengths, "lengths", length=len(numbers)),
+        lengths=None if lengths is None else columns.doubles(lengths, "lengths", length=len(numbers), first="scores"),
         valid=mask,
     )
 

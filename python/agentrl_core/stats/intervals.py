@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -138,9 +139,9 @@ def performance_profile(
     table = as_table("scores", scores)
     limits = np.asarray(thresholds, np.float64)
     if limits.ndim != 1 or not np.isfinite(limits).all():
-        raise InvalidInputError(
-            f"thresholds: {thresholds!r} is not a list of finite numbers; give one, such as [0, 0.5]"
-        )
+        shape = f" has shape {limits.shape}"
+        odd = next((f"[{i}] is {limit}" for i, limit in enumerate(limits.flat) if not np.isfinite(limit)), shape)
+        raise InvalidInputError(f"thresholds{odd}; give a list of finite numbers, such as [0, 0.5]")
     return [
         bootstrap(table > limit, "mean", confidence=confidence, resamples=resamples, seed=seed)
         for limit in limits.tolist()
@@ -157,15 +158,27 @@ def as_table(name: str, scores: ArrayLike) -> NDArray[np.float64]:
         table = np.ascontiguousarray(scores, np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidInputError(
-            f"{name}: {scores!r:.80} is not a table of numbers; give [runs, tasks], every task with the same runs"
+            f"{odd_score(scores, name)}; give numbers [runs, tasks], with the same tasks in every run"
         ) from error
     if table.ndim == 1:
         table = table[:, None]
     if table.ndim != 2 or not table.size:
-        raise InvalidInputError(
-            f"{name}: its shape is {np.shape(scores)}; give [runs, tasks] with at least one of each"
-        )
+        raise InvalidInputError(f"{name} has shape {np.shape(scores)}; give [runs, tasks] with at least one of each")
     return table
+
+
+def odd_score(scores: object, name: str) -> str:
+    """Return the name and value of the first score that is not a number, or of the first run of another length."""
+    runs = scores if isinstance(scores, (list, tuple)) else ()
+    for run, row in enumerate(runs):
+        if isinstance(row, (list, tuple)) and isinstance(runs[0], (list, tuple)) and len(row) != len(runs[0]):
+            return f"{name}[{run}] has {len(row)} tasks, but {name}[0] has {len(runs[0])}"
+        for task, score in enumerate(row if isinstance(row, (list, tuple)) else ()):
+            if not isinstance(score, Real):
+                return f"{name}[{run}][{task}] is {score!r:.40}"
+        if not isinstance(row, (list, tuple, Real)):
+            return f"{name}[{run}] is {row!r:.40}"
+    return f"{name} is {scores!r:.80}"
 
 
 def check_confidence(confidence: float, resamples: int) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core import _core
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.stats.intervals import bootstrap
+from agentrl_core.stats.intervals import bootstrap, odd_score
 
 
 class PairedDifference(NamedTuple):
@@ -89,9 +89,15 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
         >>> stats.holm([0.01, 0.04, 0.03]).tolist()
         [0.03, 0.06, 0.06]
     """
-    values = np.asarray(p_values, np.float64)
-    if values.ndim != 1 or not ((values >= 0) & (values <= 1)).all():
-        raise InvalidInputError(f"p_values: {p_values!r:.80} is not a list of numbers from 0 to 1; give p-values")
+    try:
+        values = np.asarray(p_values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"{odd_score(p_values, 'p_values')}; give a list of numbers from 0 to 1") from error
+    if values.ndim != 1:
+        raise InvalidInputError(f"p_values has shape {values.shape}; give a one-dimensional list of numbers")
+    outside = np.flatnonzero(~((values >= 0) & (values <= 1)))
+    if len(outside):
+        raise InvalidInputError(f"p_values[{outside[0]}] is {values[outside[0]]}; give numbers from 0 to 1")
     order = np.argsort(values, kind="stable")
     scaled = np.minimum(values[order] * np.arange(len(values), 0, -1), 1.0)
     corrected = np.empty_like(values)
@@ -129,9 +135,12 @@ def detectable_effect(
 
 
 def _column(name: str, scores: ArrayLike) -> NDArray[np.float64]:
-    column = np.asarray(scores, np.float64)
+    try:
+        column = np.asarray(scores, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"{odd_score(scores, name)}; give a list of one score for each pair") from error
     if column.ndim != 1 or not column.size:
-        raise InvalidInputError(f"{name}: its shape is {column.shape}; give one score for each pair")
+        raise InvalidInputError(f"{name} has shape {column.shape}; give a list of one score for each pair")
     if not np.isfinite(column).all():
         place = int(np.flatnonzero(~np.isfinite(column))[0])
         raise InvalidInputError(

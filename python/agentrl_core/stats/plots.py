@@ -31,7 +31,7 @@ def plot_estimates(axes: Axes, estimates: Mapping[str, Estimate]) -> None:
         ['grpo', 'arpo']
     """
     if not estimates:
-        raise InvalidInputError("estimates: there are none; give at least one by name")
+        raise InvalidInputError("estimates is empty; give at least one estimate by name")
     for row, (value, low, high, *_) in enumerate(estimates.values()):
         axes.plot([low, high], [row, row], color="0.4", linewidth=2)
         axes.plot([value], [row], "o", color="C0")

@@ -121,9 +121,9 @@ def _weights(
     rows = len(counts)
     return _core.weight.weights_of_rows(
         counts,
-        [None if ids is None else columns.keys(ids, name, length=rows) for name, ids in units],
+        [None if ids is None else columns.keys(ids, name, length=rows, first="lengths") for name, ids in units],
         constant,
-        columns.mask(valid, "valid", length=rows),
+        columns.mask(valid, "valid", length=rows, first="lengths"),
     )
 
 
@@ -153,8 +153,8 @@ def share_weights(
         [0.5, 1.0, 0.5, 1.0]
     """
     steps = columns.keys(step_ids, "step_ids")
-    draws = columns.keys(draw_ids, "draw_ids", length=len(steps))
-    mask = columns.mask(valid, "valid", length=len(steps))
+    draws = columns.keys(draw_ids, "draw_ids", length=len(steps), first="step_ids")
+    mask = columns.mask(valid, "valid", length=len(steps), first="step_ids")
     if mask is None:
         return _core.weight.shares(steps, draws, np.ones(len(steps), np.bool_), shared)
     voters = np.zeros(len(steps), np.bool_)

@@ -216,11 +216,19 @@ def test_a_last_call_without_a_result(tmp_path):
     ("change", "error", "message"),
     [
         (lambda log: log.result("c9", "4"), UnsupportedError, "line 3: it replies to the call 'c9'"),
-        (lambda log: log.result(None, "4"), InvalidInputError, "line 3: a tool_result has no tool_use_id"),
+        (
+            lambda log: log.result(None, "4"),
+            InvalidInputError,
+            r"line 3: content\[0\] is a tool_result without tool_use_id",
+        ),
         (lambda log: log.user([{"type": "image", "source": {}}]), UnsupportedError, "line 3: .* part of type 'image'"),
         (lambda log: log.user(None), InvalidInputError, "line 3: content is None"),
-        (lambda log: log.user("hi", parent="gone"), InvalidInputError, "line 3: its parent 'gone' is not before it"),
-        (lambda log: log.answer("m9", use(None, None)), InvalidInputError, "line 3: a call of a tool has no name"),
+        (lambda log: log.user("hi", parent="gone"), InvalidInputError, "line 3: parentUuid is 'gone', but no earlier"),
+        (
+            lambda log: log.answer("m9", use(None, None)),
+            InvalidInputError,
+            "line 3: a tool call has the name None",
+        ),
         (
             lambda log: log.answer("m9", {"type": "server_tool_use", "id": "c", "name": "web_search"}),
             UnsupportedError,

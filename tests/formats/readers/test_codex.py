@@ -141,10 +141,10 @@ def test_a_compacted_history_begins_another_chat(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "error", "message"),
     [
-        ([result("c9")], UnsupportedError, "line 2: it replies to the call 'c9', which is not before it"),
+        ([result("c9")], UnsupportedError, "line 2: it replies to the call 'c9', which no earlier"),
         ([{"type": "inter_agent_communication", "payload": {}}], UnsupportedError, "'inter_agent_communication'"),
-        ([use(None)], InvalidInputError, "line 2: a call has no call_id"),
-        ([use("c1", None)], InvalidInputError, "line 2: a call of a tool has no name"),
+        ([use(None)], InvalidInputError, "line 2: the call of .* has no call_id"),
+        ([use("c1", None)], InvalidInputError, "line 2: the tool call 'c1' has the name None"),
         ([item("web_search_call", action={})], UnsupportedError, "line 2: it is an item of type 'web_search_call'"),
         (
             [item("message", role="user", content=[{"type": "input_image", "image_url": "data:"}])],

@@ -200,8 +200,8 @@ def test_two_scorers_give_no_reward(tmp_path):
             "sample 0, message 1: the history was compacted, and no event of the log has the input of the call",
         ),
         (header(samples=None), UnsupportedError, "a log without its samples"),
-        (header(samples=[{"id": 1}]), InvalidInputError, "sample 0 has no list 'messages'"),
-        (header(samples=[sample(1, [{"role": None}], events=[])]), InvalidInputError, "sample 0, message 0 is"),
+        (header(samples=[{"id": 1}]), InvalidInputError, "sample 0: messages is None"),
+        (header(samples=[sample(1, [{"role": None}], events=[])]), InvalidInputError, "sample 0, message 0: role is None"),
         (
             header(samples=[sample(1, [message("user", [{"type": "image", "image": "data:"}]), COLD])]),
             UnsupportedError,
@@ -300,5 +300,7 @@ def test_a_history_that_was_not_rewritten_is_one_chat():
 def test_an_input_that_the_log_lacks_is_refused():
     events = [{**called([], COLD), "input_refs": [[0, 2]]}, COMPACTED]
     log = sample(1, [USER, COLD], events=events, events_data={"messages": [USER], "calls": []})
-    with pytest.raises(InvalidInputError, match=r"message 1: input_refs is \[\[0, 2\]\], but the log has 1 messages"):
+    with pytest.raises(
+        InvalidInputError, match=r"message 1: input_refs\[0\] is \[0, 2\], but the pool of the sample has 1 messages"
+    ):
         list(read([header(samples=[log])]))

@@ -299,7 +299,7 @@ def test_a_condensation_before_the_sdk(forgotten, tmp_path):
             UnsupportedError,
             "counts events that are not messages",
         ),
-        ([SYSTEM, sdk("ActionEvent", tool_name="run")], UnsupportedError, "an action has no tool_call"),
+        ([SYSTEM, sdk("ActionEvent", tool_name="run")], UnsupportedError, "the action has no tool_call"),
         ([SYSTEM, sdk("NewEvent", text="a")], UnsupportedError, "record 1: it is an event of kind 'NewEvent'"),
         ([SYSTEM, replied("c9", "a")], UnsupportedError, "it replies to the call 'c9'"),
     ],

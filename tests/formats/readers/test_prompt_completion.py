@@ -37,7 +37,7 @@ def test_an_end_that_is_written_already_is_not_doubled():
     [
         ({"prompt": "a", "completion": None, "response": None}, InvalidInputError, "record 0 has no completion"),
         ({"prompt": None, "completion": "a"}, InvalidInputError, "record 0 has no prompt"),
-        ({"prompt": "a", "completion": ""}, InvalidInputError, "its completion is empty"),
+        ({"prompt": "a", "completion": ""}, InvalidInputError, "the completion is empty"),
         (
             {"prompt": "a", "completion": [assistant("b")]},
             InvalidInputError,

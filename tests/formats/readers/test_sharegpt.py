@@ -100,7 +100,7 @@ def test_an_unanswered_last_turn_is_not_trained(tmp_path):
         ({"conversations": ["hm"]}, InvalidInputError, "message 0 is 'hm'"),
         ({"conversations": [{"from": "gpt"}]}, InvalidInputError, "message 0 has no 'value'"),
         (turns(("function_call", "weather()")), InvalidInputError, "a function_call is 'weather"),
-        (turns(("function_call", '{"arguments": {}}')), InvalidInputError, "a call of a tool has no name"),
+        (turns(("function_call", '{"arguments": {}}')), InvalidInputError, "has the name None"),
         (turns(("human", "a"), images=["a.png"]), UnsupportedError, "it has media .'images'."),
         (turns(("human", "a"), chosen={"from": "gpt"}), UnsupportedError, "it has a preference"),
         (turns(("human", "a"), kto_tag=False), UnsupportedError, "it has a preference"),

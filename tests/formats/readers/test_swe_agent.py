@@ -106,9 +106,9 @@ def test_a_demonstration_file_has_a_history_alone(tmp_path):
     ("history", "error", "message"),
     [
         (None, InvalidInputError, "history is None; give a list of messages"),
-        ([{"content": "a"}], InvalidInputError, "history is .*; give a list of messages with a role"),
-        ([SYSTEM, action("a", tool_calls=["ls"])], InvalidInputError, "message 1: a call is 'ls'"),
-        ([SYSTEM, action("a", tool_calls=[{"function": {}}])], InvalidInputError, "a call of a tool has no name"),
+        ([{"content": "a"}], InvalidInputError, r"history\[0\] is .*; give a list of messages with a role"),
+        ([SYSTEM, action("a", tool_calls=["ls"])], InvalidInputError, r"message 1: tool_calls\[0\] is 'ls'"),
+        ([SYSTEM, action("a", tool_calls=[{"function": {}}])], InvalidInputError, "has the name None"),
     ],
 )
 def test_an_invalid_trajectory_is_rejected(history, error, message, tmp_path):

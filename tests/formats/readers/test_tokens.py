@@ -152,20 +152,24 @@ def test_the_trained_tokens_are_those_of_the_mask(pairs):
         ({"input_ids": IDS}, InvalidInputError, "chat 0 has input_ids, but no labels and no mask"),
         ({"input_ids": IDS, "labels": [-100] * 6}, InvalidInputError, "labels trains no token"),
         ({"input_ids": IDS, "labels": IDS}, InvalidInputError, "labels trains the first token, which has no context"),
-        ({"input_ids": IDS, "labels": [-100]}, InvalidInputError, "labels has 1 values for 6 input_ids"),
-        ({"input_ids": IDS, "labels": [-100, 7, 8, 9, 10, -100]}, InvalidInputError, "they are shifted by one"),
-        ({"input_ids": IDS, "labels": [-100, 1, 2, 3, -100, -100]}, InvalidInputError, "they are other tokens"),
+        ({"input_ids": IDS, "labels": [-100]}, InvalidInputError, r"labels has shape \(1,\), but input_ids has \(6,\)"),
+        ({"input_ids": IDS, "labels": [-100, 7, 8, 9, 10, -100]}, InvalidInputError, "labels is shifted by one"),
+        (
+            {"input_ids": IDS, "labels": [-100, 1, 2, 3, -100, -100]},
+            InvalidInputError,
+            r"labels\[1\] is 1, but input_ids\[1\] is",
+        ),
         ({"input_ids": IDS, "loss_mask": [1] * 7}, InvalidInputError, "loss_mask has 7 values for 6 input_ids"),
-        ({"input_ids": IDS, "loss_mask": [0, 0, 0, 0, 0, 0.5]}, UnsupportedError, "loss_mask has the value 0.5"),
+        ({"input_ids": IDS, "loss_mask": [0, 0, 0, 0, 0, 0.5]}, UnsupportedError, r"loss_mask\[5\] is 0\.5"),
         (
             {"input_ids": IDS, "labels": LABELS, "loss_mask": [1, 1, 1, 1]},
             InvalidInputError,
-            "labels and loss_mask train different tokens",
+            r"(labels|loss_mask) trains token \d, but (labels|loss_mask) does not",
         ),
         (
             {"input_ids": IDS, "labels": LABELS, "attention_mask": [1, 1, 0, 1, 1, 1]},
             InvalidInputError,
-            "padding is trained",
+            r"attention_mask\[2\] is 0 \(padding\), but this token is trained",
         ),
         (
             {"input_ids": IDS, "loss_mask": [1, 1], "attention_mask": [1, 1, 1, 1, 0, 0]},
@@ -175,21 +179,25 @@ def test_the_trained_tokens_are_those_of_the_mask(pairs):
         (
             {"input_ids": IDS, "labels": LABELS, "position_ids": [0, 1, 2, 0, 1, 2]},
             UnsupportedError,
-            "several sequences are packed",
+            r"position_ids\[3\] is 0 after 2, as in packed sequences",
         ),
         ({"input_ids": [IDS], "labels": [LABELS]}, InvalidInputError, "input_ids has 2 dimensions"),
-        ({"input_ids": [5.5, 6.0], "labels": [-100, 6]}, InvalidInputError, "give whole numbers"),
-        ({"input_ids": [5, -6], "loss_mask": [0, 1]}, InvalidInputError, "has the id -6"),
-        ({"input_ids": [5, 1 << 40], "loss_mask": [0, 1]}, InvalidInputError, f"has the id {1 << 40}"),
+        (
+            {"input_ids": [5.5, 6.0], "labels": [-100, 6]},
+            InvalidInputError,
+            r"input_ids\[0\] is 5\.5; give a whole number",
+        ),
+        ({"input_ids": [5, -6], "loss_mask": [0, 1]}, InvalidInputError, r"input_ids\[1\] is -6"),
+        ({"input_ids": [5, 1 << 40], "loss_mask": [0, 1]}, InvalidInputError, rf"input_ids\[1\] is {1 << 40}"),
         (
             {"input_ids": IDS, "labels": LABELS, "logprobs": [-1.0]},
             InvalidInputError,
-            "logprobs has 1 values for 6 tokens, 2 of them",
+            r"logprobs has shape \(1,\) for 6 tokens, 2 of them",
         ),
         (
             {"input_ids": IDS, "labels": LABELS, "logprobs": [-1.0, float("nan")]},
             InvalidInputError,
-            "give finite numbers",
+            r"the log-prob of trained token 1 \(from 0\) is nan; give a finite number",
         ),
         ({"prompt_ids": [5], "completion_ids": []}, InvalidInputError, "1 prompt tokens and 0 completion tokens"),
         ({"prompt_ids": [], "completion_ids": [5]}, InvalidInputError, "0 prompt tokens and 1 completion tokens"),
@@ -204,11 +212,11 @@ def test_the_trained_tokens_are_those_of_the_mask(pairs):
             "completion_mask has 2 values for 1 tokens",
         ),
         ({"turns": []}, InvalidInputError, "turns is empty"),
-        ({"turns": [{"prompt_ids": [1]}]}, InvalidInputError, "chat 0, turn 0 has no prompt_token_ids"),
+        ({"turns": [{"prompt_ids": [1]}]}, InvalidInputError, "chat 0, turn 0 has no completion_token_ids"),
         (
             {"turns": [{"prompt_ids": [1], "completion_ids": [2], "weight": 0.5}]},
             UnsupportedError,
-            "chat 0, turn 0: weight has the value 0.5",
+            r"chat 0, turn 0: weight is 0\.5",
         ),
     ],
 )
@@ -225,5 +233,5 @@ def test_ids_beside_texts_are_taken():
 
 def test_a_file_with_ids_and_without():
     rows = [{"prompt_ids": [5], "completion_ids": [6]}, {"messages": []}]
-    with pytest.raises(InvalidInputError, match="record 1 has no token ids, which the records before it have"):
+    with pytest.raises(InvalidInputError, match="record 1 has no token ids; give input_ids"):
         list(read(rows))

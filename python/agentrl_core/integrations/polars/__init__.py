@@ -427,8 +427,9 @@ class _Namespace(Generic[Frame]):
     def _require(self, *keys: str) -> None:
         names = self._frame.collect_schema().names()
         if not any(key in names for key in keys):
+            kept = "this column" if len(keys) == 1 else "one of these"
             raise InvalidInputError(
-                f"the frame has no column {' or '.join(keys)}; keep one of them (it has {', '.join(names)})"
+                f"the frame has no column {' or '.join(keys)}; keep {kept} (the frame has {', '.join(names)})"
             )
 
 

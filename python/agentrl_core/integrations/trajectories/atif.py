@@ -100,18 +100,21 @@ def _episode(
     if not str(version).startswith("ATIF-v1."):
         raise InvalidInputError(f"{where}: schema_version is {version!r:.40}; give a trajectory in ATIF-v1")
     if trajectory.get("subagent_trajectories"):
-        raise UnsupportedError(f"{where} holds sub-agents; give their trajectories one by one")
+        raise UnsupportedError(
+            f"{where} has subagent_trajectories; give each of them as a trajectory of its own, without this field"
+        )
     messages, sampled = messages_of(trajectory, where)
-    steps = [step for step in steps_in(trajectory, where) if is_sampled(step)]
-    metrics_of_steps = [object_of(step, "metrics") for step in steps]
+    numbered = [(at, step) for at, step in enumerate(steps_in(trajectory, where), start=1) if is_sampled(step)]
+    steps = [(f"{where}, step {at}", step) for at, step in numbered]
+    metrics_of_steps = [object_of(step, "metrics", name) for name, step in steps]
     exact = [metrics.get("completion_token_ids") is not None for metrics in metrics_of_steps]
     exact = [
         known and each.get("prompt_token_ids") is not None for known, each in zip(exact, metrics_of_steps, strict=True)
     ]
     if any(exact) and not all(exact):
         raise InvalidInputError(
-            f"{where}: {sum(exact)} of {len(exact)} steps of the agent have token ids; give token ids for all of them "
-            "or for none"
+            f"{where}, step {numbered[exact.index(False)][0]} lacks prompt_token_ids or completion_token_ids, which "
+            f"{sum(exact)} of {len(exact)} steps of the agent have; give both for all steps of the agent or for none"
         )
     tools = object_of(trajectory, "agent").get("tool_definitions") or ()
     images = has_images(messages)
@@ -119,12 +122,10 @@ def _episode(
         image_messages = with_images(messages, f"{where}: messages") if images else []
         turns = [
             replace(
-                _turn(
-                    metrics, step, f"{where}, step {step.get('step_id')}", trained=is_trained(messages[place], where)
-                ),
+                _turn(metrics, step, name, trained=is_trained(messages[place], name)),
                 images=images_in(image_messages[:place]),
             )
-            for step, metrics, place in zip(steps, metrics_of_steps, sampled, strict=True)
+            for (name, step), metrics, place in zip(steps, metrics_of_steps, sampled, strict=True)
         ]
     else:
         turns = turns_of(messages, template(images), tools, chat=where, sampled=sampled)
@@ -135,8 +136,8 @@ def _episode(
         task=task,
         group=task if group is None else group,
         turns=[
-            replace(turn, reward=object_of(step, "extra").get("reward"))
-            for turn, step in zip(turns, steps, strict=True)
+            replace(turn, reward=object_of(step, "extra", name).get("reward"))
+            for turn, (name, step) in zip(turns, steps, strict=True)
         ],
         reward=extra.get("reward"),
         rewards=object_of(extra, "rewards"),
@@ -154,7 +155,7 @@ def _turn(metrics: Mapping[str, Any], step: Mapping[str, Any], where: str, *, tr
         raise InvalidInputError(f"{where}: llm_call_count is {count!r:.40}; give a whole number")
     if count is not None and count > 1:
         raise UnsupportedError(
-            f"{where}: llm_call_count is {count}, so its token ids are of several model calls; give one step for each "
+            f"{where}: llm_call_count is {count}, so the token ids are of several model calls; give one step for each "
             "call"
         )
     output, logprobs = metrics["completion_token_ids"], metrics.get("logprobs")
@@ -250,7 +251,7 @@ def _check_turns(place: int, episode: TrajectoryRecord, answers: int) -> None:
     if len(episode.turns) != answers:
         raise UnsupportedError(
             f"draw {place} has {len(episode.turns)} turns, but {answers} messages of the assistant, and ATIF needs one "
-            "for each turn; leave it out (batch.select_draws)"
+            "for each turn; leave the draw out (batch.select_draws)"
         )
 
 

@@ -41,11 +41,12 @@ def messages_of(trajectory: Mapping[str, Any], where: str) -> tuple[list[Message
         source = step.get("source")
         if source not in _ROLES:
             raise InvalidInputError(f"{place}: source is {source!r:.40}; give 'system', 'user' or 'agent'")
-        message: Message = {"role": _ROLES[source], "content": _content(step.get("message"), place)}
+        message: Message = {"role": _ROLES[source], "content": _content(step.get("message"), f"{place}: message")}
         if step.get("reasoning_content"):
             message["reasoning_content"] = step["reasoning_content"]
         if step.get("tool_calls"):
-            message["tool_calls"] = [_call(call, place) for call in _objects(step["tool_calls"], "tool_calls", place)]
+            calls = _objects(step["tool_calls"], "tool_calls", place)
+            message["tool_calls"] = [_call(call, f"{place}, tool_calls[{at}]") for at, call in enumerate(calls)]
         if is_sampled(step):
             sampled.append(len(messages))
         elif source == "agent":
@@ -54,11 +55,10 @@ def messages_of(trajectory: Mapping[str, Any], where: str) -> tuple[list[Message
         observation = step.get("observation") or {}
         if not isinstance(observation, Mapping):
             raise InvalidInputError(f"{place}: observation is {observation!r:.60}; give an object with 'results'")
-        for result in _objects(observation.get("results") or (), "results", place):
+        for at, result in enumerate(_objects(observation.get("results") or (), "results", place)):
+            content = _content(result.get("content"), f"{place}: results[{at}].content")
             source = {"tool_call_id": result["source_call_id"]} if result.get("source_call_id") else {}
-            messages.append(
-                {"role": "tool", "content": _content(result.get("content"), place), **source, **_carried(result)}
-            )
+            messages.append({"role": "tool", "content": content, **source, **_carried(result)})
     return messages, sampled
 
 
@@ -99,7 +99,7 @@ def steps_of(messages: Sequence[Mapping[str, Any]], where: str) -> tuple[list[di
         urls = [_url(part) for part in parts if is_image_part(part)]
         plain_content = {"content": [IMAGE if is_image_part(part) else part for part in parts]} if urls else {}
         plain = plain_message({**message, **plain_content}, place)
-        text = _parts(plain["content"], urls) if urls else _text(plain["content"], place)
+        text = _parts(plain["content"], urls) if urls else _text(plain["content"], f"{place}: content")
         more = {name: value for name, value in message.items() if name not in _HELD and value is not None}
         role = plain["role"]
         if role == "tool" and steps:
@@ -142,7 +142,8 @@ def _with_carried(part: dict[str, Any], more: Message) -> dict[str, Any]:
 def _call(call: Step, place: str) -> Message:
     name, arguments = call.get("function_name"), call.get("arguments")
     if not isinstance(name, str) or not isinstance(arguments, (Mapping, str, type(None))):
-        raise InvalidInputError(f"{place}: a call is {dict(call)!r:.80}; give 'function_name' and 'arguments'")
+        field, valid = ("arguments", "an object") if isinstance(name, str) else ("function_name", "the tool's name")
+        raise InvalidInputError(f"{place}: {field} is {call.get(field)!r:.60}; give {valid}")
     text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
     identity = {} if call.get("tool_call_id") is None else {"id": call["tool_call_id"]}
     return {**identity, "type": "function", "function": {"name": name, "arguments": text}}
@@ -153,7 +154,7 @@ def _calls(calls: Sequence[Message], name: str, place: str) -> Iterator[dict[str
         function = call["function"]
         if not isinstance(function["arguments"], Mapping):
             raise UnsupportedError(
-                f"{place}: the arguments of a call are {function['arguments']!r:.60}; give an object, or leave the "
+                f"{place}, call {number}: arguments is {function['arguments']!r:.60}; give an object, or leave the "
                 "draw out (batch.select_draws)"
             )
         yield {
@@ -164,8 +165,11 @@ def _calls(calls: Sequence[Message], name: str, place: str) -> Iterator[dict[str
 
 
 def _objects(value: Any, name: str, place: str) -> Sequence[Step]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(each, Mapping) for each in value):
+    if not isinstance(value, (list, tuple)):
         raise InvalidInputError(f"{place}: {name} is {value!r:.60}; give a list of objects")
+    for number, each in enumerate(value):
+        if not isinstance(each, Mapping):
+            raise InvalidInputError(f"{place}: {name}[{number}] is {each!r:.60}; give an object")
     return value
 
 
@@ -176,8 +180,8 @@ def _content(content: Any, place: str) -> str | list[Message]:
     return [
         {"type": "image_url", "image_url": {"url": part["source"]["path"]}}
         if _is_image(part)
-        else {"type": "text", "text": _text([part], place)}
-        for part in content
+        else {"type": "text", "text": _text([part], place, first=number)}
+        for number, part in enumerate(content)
     ]
 
 
@@ -204,12 +208,12 @@ def _url(part: Mapping[str, Any]) -> str:
     return str(image_url.get("url") if isinstance(image_url, Mapping) else image_url)
 
 
-def _text(content: Any, place: str) -> str:
+def _text(content: Any, place: str, *, first: int = 0) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     parts = content if isinstance(content, list) else [content]
-    if not all(
-        isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in parts
-    ):
-        raise UnsupportedError(f"{place}: content is {content!r:.60}; give a text, or a list of parts of type 'text'")
+    for number, part in enumerate(parts, first):
+        if not (isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)):
+            name = f"{place}[{number}]" if isinstance(content, list) else place
+            raise UnsupportedError(f"{name} is {part!r:.60}; give a text, or a list of parts of type 'text'")
     return joined(parts)

@@ -27,6 +27,7 @@ from agentrl_core.integrations.trajectories.episodes import (
     turns_of,
 )
 from agentrl_core.integrations.trajectories.imported import ATIF, CHATS, as_given, carried, changed, names_of
+from agentrl_core.integrations.trajectories.readers.messages import odd_message
 from agentrl_core.integrations.trajectories.recorded_tokens import AFTER, TOKEN_KEYS, recorded_turns
 
 if TYPE_CHECKING:
@@ -96,8 +97,10 @@ def from_chats(
         stored = recorded_turns(chat, plain_tokenizer, f"chat {place}") if isinstance(record, Mapping) else None
         if messages is None and (stored is not None or (isinstance(record, Mapping) and is_decoded(chat))):
             messages = []
+        if not isinstance(record, Mapping):
+            raise InvalidInputError(f"chat {place} is {record!r:.60}; give an object with a list of messages")
         if not isinstance(messages, list) or not all(isinstance(each, Mapping) and "role" in each for each in messages):
-            raise InvalidInputError(f"chat {place}: messages is {messages!r:.60}; give a list of objects with a role")
+            raise InvalidInputError(f"chat {place}: {odd_message(messages, 'messages')}; give objects with a role")
         with named(f"chat {place}"):
             options = {**shared, **checked_options(chat.get("chat_template_kwargs"))}
         images = has_images(messages)
@@ -119,8 +122,11 @@ def from_chats(
         rewards = chat.get("step_rewards")
         if rewards is not None:
             if not isinstance(rewards, (list, tuple)) or len(rewards) != len(turns):
+                known_rewards = (
+                    f"has {len(rewards)} values" if isinstance(rewards, (list, tuple)) else f"is {rewards!r:.60}"
+                )
                 raise InvalidInputError(
-                    f"chat {place}: step_rewards is {rewards!r:.60}; give {len(turns)} numbers, one for each answer"
+                    f"chat {place}: step_rewards {known_rewards}; give {len(turns)} numbers, one for each answer"
                 )
             turns = [replace(turn, reward=reward) for turn, reward in zip(turns, rewards, strict=True)]
         task, group = names_of(CHATS, chat)

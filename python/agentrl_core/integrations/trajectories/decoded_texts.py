@@ -39,7 +39,7 @@ def decoded_turn(
     """
     prompt, completion = str(record[PROMPT]), str(record[COMPLETION])
     if not completion:
-        raise InvalidInputError(f"{where}: its completion is empty; leave the record out")
+        raise InvalidInputError(f"{where}: the completion is empty; leave the record out")
     plain = _Plain(tokenizer)
     fitting = {
         rendered
@@ -47,10 +47,11 @@ def decoded_turn(
         if plain(rendered) == prompt
     }
     if len(fitting) != 1:
-        how = "no chat of one question renders to it" if not fitting else "several chats render to it"
+        how = "several chats render to it" if fitting else "no chat of one question renders to it"
+        tokenizer_remedy = "" if fitting else "the tokenizer that made the prompt, or "
         raise UnsupportedError(
-            f"{where}: prompt is {prompt!r:.60}, but {how} without special tokens; give the tokenizer that made "
-            "it, or a record with token ids"
+            f"{where}: prompt is {prompt!r:.60}, but {how} without special tokens; give {tokenizer_remedy}a record "
+            "with token ids"
         )
     marker = _between(template, plain)
     if marker.strip() and marker in completion:

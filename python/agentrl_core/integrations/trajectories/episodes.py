@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,7 +112,9 @@ def batch_of(episodes: Iterable[TrajectoryRecord], *, iteration: int = 0) -> Bat
     for place, episode in enumerate(records):
         if not episode.turns:
             name = episode.name or f"episode {place}"
-            raise InvalidInputError(f"{name} (task {episode.task!r}) has no turn that the policy took; leave it out")
+            raise InvalidInputError(
+                f"{name} (task {episode.task!r}) has no turn that the policy took; leave the record out"
+            )
         number = numbers.setdefault((episode.task, episode.group), len(numbers))
         with named(episode.name or f"episode {place}"):
             if number not in members:
@@ -173,8 +175,14 @@ def _tokens(tokens: Ids, name: str) -> NDArray[np.int32]:
         ids = np.empty(0)
     is_integer = ids.ndim == 1 and np.issubdtype(ids.dtype, np.integer)
     if not is_integer or (len(ids) and not 0 <= ids.min() <= ids.max() <= np.iinfo(np.int32).max):
-        raise InvalidInputError(f"{name} has token ids {tokens!r:.60}; give whole numbers from 0 to 2147483647")
+        known = enumerate(tokens)
+        odd = next((f"[{at}] is {each!r:.40}" for at, each in known if not _is_id(each)), f" is {tokens!r:.60}")
+        raise InvalidInputError(f"{name}: tokens{odd}; give whole numbers from 0 to 2147483647")
     return ids.astype(np.int32)
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) <= np.iinfo(np.int32).max
 
 
 def _logprobs(turn: TrajectoryTurn, place: int) -> NDArray[np.float32]:
@@ -182,8 +190,9 @@ def _logprobs(turn: TrajectoryTurn, place: int) -> NDArray[np.float32]:
     values = np.zeros(0) if turn.logprobs is None else doubles(turn.logprobs, f"turn {place}: logprobs")
     largest = np.finfo(np.float32).max
     if (np.isfinite(values) & (np.abs(values) > largest)).any():
+        odd = int(np.flatnonzero(np.isfinite(values) & (np.abs(values) > largest))[0])
         raise InvalidInputError(
-            f"turn {place}: logprobs has {max(values[np.isfinite(values)], key=abs):.3g}, which does not fit 32 bits; "
+            f"turn {place}: logprobs[{odd}] is {values[odd]:.3g}, which does not fit 32 bits; "
             "give the log-probs with which the tokens were sampled"
         )
     return values.astype(np.float32)
@@ -364,7 +373,7 @@ def _read(
     if shows is not None and shows[int(tokens[0]) : int(tokens[-1])].any():
         raise UnsupportedError(
             f"draw {draw} has images and no imported messages, and its tokens do not mark where the images are; leave "
-            "it out (batch.select_draws), or save the batch in a store"
+            "the draw out (batch.select_draws), or save the batch in a store"
         )
     return decoded(draw, turns, tokenizer)
 
@@ -405,7 +414,7 @@ def linear(batch: Batch, episodes: Sequence[TrajectoryRecord], format_name: str,
         if contexts[draw] > 1 and episode.format_name not in holds:
             raise UnsupportedError(
                 f"draw {draw} has {contexts[draw]} contexts (its history was rewritten), but {format_name} has one "
-                "list of messages for each draw; leave it out (batch.select_draws), or save the batch in a store"
+                "list of messages for each draw; leave the draw out (batch.select_draws), or save the batch in a store"
             )
 
 

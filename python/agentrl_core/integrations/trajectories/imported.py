@@ -125,15 +125,20 @@ def changed(format_name: str, record: Record, stored: Record) -> dict[str, Any]:
     return differs
 
 
-def object_of(record: Record, name: str) -> dict[str, Any]:
+def object_of(record: Record, name: str, place: str = "") -> dict[str, Any]:
     """Return the object in a field of a record; empty if the field is missing or null.
+
+    Args:
+        record: the record.
+        name: name of the field.
+        place: name of the record in errors, such as `trajectory 3, step 2`.
 
     Raises:
         InvalidInputError: the field is not an object.
     """
     value = record.get(name)
     if value is not None and not isinstance(value, Mapping):
-        raise InvalidInputError(f"{name} is {value!r:.60}; give an object")
+        raise InvalidInputError(f"{place and f'{place}: '}{name} is {value!r:.60}; give an object")
     return dict(value or {})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,12 +68,14 @@ def recorded_turns(
         for number, turn in enumerate(record[_TURNS]):
             place = f"{where}, turn {number}"
             if not isinstance(turn, Mapping) or not has_tokens(turn):
-                raise InvalidInputError(f"{place} has no prompt_token_ids and completion_token_ids; give them")
+                known = turn if isinstance(turn, Mapping) else {}
+                missing = [names[0] for names in (_PROMPTS, _COMPLETIONS) if _first(known, names) is None]
+                raise InvalidInputError(f"{place} has no {' and no '.join(missing)}; give both lists of token ids")
             trained = turn.get("weight") is None or bool(_zero_or_one([turn["weight"]], place, "weight")[0])
             reward = turn.get("reward")
             if reward is not None and not isinstance(reward, (int, float)):
                 raise InvalidInputError(f"{place}: reward is {reward!r:.40}; give a number")
-            pair_turns = [replace(each, trained=trained) for each in _pair(turn, place, trained=trained)]
+            pair_turns = [replace(each, trained=trained) for each in _pair(turn, place, trained=trained, is_turn=True)]
             turns += [*pair_turns[:-1], replace(pair_turns[-1], reward=reward)]
         if not turns:
             raise InvalidInputError(f"{where}: turns is empty; leave the record out")
@@ -90,17 +93,22 @@ def recorded_turns(
 def _row(record: Mapping[str, Any], where: str) -> tuple[list[TrajectoryTurn], list[int]]:
     ids = _ids(record[_ROW], f"{where}: {_ROW}")
     positions = record.get(_POSITIONS)
-    if positions is not None and (np.diff(_array(positions, f"{where}: {_POSITIONS}").ravel()) < 0).any():
+    places = None if positions is None else _array(positions, f"{where}: {_POSITIONS}").ravel()
+    if places is not None and (np.diff(places) < 0).any():
+        fall = int(np.flatnonzero(np.diff(places) < 0)[0])
         raise UnsupportedError(
-            f"{where}: {_POSITIONS} begin again, so several sequences are packed; give each sequence in a record of "
-            "its own"
+            f"{where}: {_POSITIONS}[{fall + 1}] is {places[fall + 1]} after {places[fall]}, as in packed sequences; "
+            f"give each sequence in a record of its own, or leave {_POSITIONS} out if the record has one sequence"
         )
     trained = _trained(record, ids, where)
     real = np.ones(len(ids), bool)
     if record.get(_PADDING) is not None:
         real = _zero_or_one(record[_PADDING], where, _PADDING, len(ids))
         if (trained & ~real).any():
-            raise InvalidInputError(f"{where}: padding is trained ({_PADDING} is 0); correct the mask")
+            raise InvalidInputError(
+                f"{where}: {_PADDING}[{int(np.flatnonzero(trained & ~real)[0])}] is 0 (padding), but this token is "
+                f"trained; correct {_PADDING}, or the labels or mask of trained tokens"
+            )
     logprobs = _first(record, _LOGPROBS)
     values = None if logprobs is None else _logprobs(logprobs, trained, where)
     ids, trained = ids[real], trained[real]
@@ -116,14 +124,16 @@ def _trained(record: Mapping[str, Any], ids: NDArray[np.int32], where: str) -> N
         labels = _array(record[_LABELS], f"{where}: {_LABELS}")
         if labels.shape != ids.shape:
             raise InvalidInputError(
-                f"{where}: labels has {labels.size} values for {len(ids)} input_ids; give one for each"
+                f"{where}: labels has shape {labels.shape}, but input_ids has {ids.shape}; give one label for each id"
             )
         masks[_LABELS] = labels != _IGNORED
         if (labels != ids)[masks[_LABELS]].any():
             shifted = masks[_LABELS][:-1] & (labels[:-1] == ids[1:])
-            reason = "they are shifted by one" if shifted.sum() >= masks[_LABELS].sum() - 1 else "they are other tokens"
+            reason = " (labels is shifted by one)" if shifted.sum() >= masks[_LABELS].sum() - 1 else ""
+            odd = int(np.flatnonzero(masks[_LABELS] & (labels != ids))[0])
             raise InvalidInputError(
-                f"{where}: labels differ from input_ids ({reason}); give the ids themselves, or -100"
+                f"{where}: labels[{odd}] is {labels[odd]}, but input_ids[{odd}] is {ids[odd]}{reason}; give the ids "
+                "themselves, or -100"
             )
     for name in _MASKS:
         if record.get(name) is not None:
@@ -140,7 +150,9 @@ def _trained(record: Mapping[str, Any], ids: NDArray[np.int32], where: str) -> N
     (name, trained), *others = masks.items()
     for other, mask in others:
         if (mask != trained).any():
-            raise InvalidInputError(f"{where}: {name} and {other} train different tokens; leave one of them out")
+            odd = int(np.flatnonzero(mask != trained)[0])
+            one, two = (name, other) if trained[odd] else (other, name)
+            raise InvalidInputError(f"{where}: {one} trains token {odd}, but {two} does not; leave one of them out")
     if not trained.any():
         raise InvalidInputError(f"{where}: {name} trains no token; leave the record out")
     if trained[0]:
@@ -148,10 +160,10 @@ def _trained(record: Mapping[str, Any], ids: NDArray[np.int32], where: str) -> N
     return trained
 
 
-def _pair(record: Mapping[str, Any], where: str, *, trained: bool) -> list[TrajectoryTurn]:
+def _pair(record: Mapping[str, Any], where: str, *, trained: bool, is_turn: bool = False) -> list[TrajectoryTurn]:
     """Return the turns of a prompt and a completion; a mask may exclude tokens."""
-    prompt = _ids(_first(record, _PROMPTS), f"{where}: prompt")
-    completion = _ids(_first(record, _COMPLETIONS), f"{where}: completion")
+    prompt = _ids(_first(record, _PROMPTS), f"{where}: {_name(record, _PROMPTS)}")
+    completion = _ids(_first(record, _COMPLETIONS), f"{where}: {_name(record, _COMPLETIONS)}")
     if not len(prompt) or not len(completion):
         raise InvalidInputError(
             f"{where} has {len(prompt)} prompt tokens and {len(completion)} completion tokens; give at least one of "
@@ -162,7 +174,8 @@ def _pair(record: Mapping[str, Any], where: str, *, trained: bool) -> list[Traje
     if name is not None and trained:  # an untrained completion is context as a whole
         mask = _zero_or_one(record[name], where, name, len(completion))
         if not mask.any():
-            raise InvalidInputError(f"{where}: {name} trains no token; leave the record out, or give weight 0")
+            remedy = "give this entry of turns the weight 0" if is_turn else "leave the record out"
+            raise InvalidInputError(f"{where}: {name} trains no token; {remedy}")
     logprobs = _first(record, _LOGPROBS)
     values = None if logprobs is None else _logprobs(logprobs, mask, where)
     ids, chosen = np.concatenate([prompt, completion]), np.concatenate([np.zeros(len(prompt), bool), mask])
@@ -184,8 +197,10 @@ def _runs(
     for begin, end in list(pairwise(edges.tolist()))[::2]:
         values = None if logprobs is None else logprobs[begin:end].tolist()
         if values is not None and not np.isfinite(values).all():
+            odd = int(np.flatnonzero(~np.isfinite(values))[0])
             raise InvalidInputError(
-                f"{where}: logprobs of a turn are {values!r:.40}; give finite numbers, or leave them out"
+                f"{where}: the log-prob of trained token {int(trained[:begin].sum()) + odd} (from 0) is {values[odd]}; "
+                "give a finite number, or leave logprobs out"
             )
         turns.append(TrajectoryTurn(ids[:begin], ids[begin:end], values))
     return turns
@@ -202,19 +217,27 @@ def _text(prompt: str, completion: str, tokenizer: Any, where: str) -> Trajector
     if end is not None and action[-1:] != [end]:
         action.append(end)
     if not context:
-        raise InvalidInputError(f"{where}: its prompt has no token; give one")
+        raise InvalidInputError(f"{where}: prompt is {prompt!r:.40}, which has no token; give a text of at least one")
     return TrajectoryTurn(context, action)
 
 
-def _array(values: Any, where: str) -> NDArray[Any]:
-    """Return a row of numbers as an array."""
+def _array(values: Any, where: str, *, nested: bool = False) -> NDArray[Any]:
+    """Return a row, or nested rows, of numbers as an array."""
     try:
         array = np.asarray(values)
     except ValueError as error:
-        raise InvalidInputError(f"{where} is {values!r:.40}; give a one-dimensional array of numbers") from error
+        problem = f"{where} has lists of different lengths or depths" if nested else _odd(values, where)
+        raise InvalidInputError(f"{problem}; give {'lists of equal lengths' if nested else 'numbers'}") from error
     if array.size and array.dtype.kind not in "iufb":
-        raise InvalidInputError(f"{where} is {values!r:.40}; give numbers (whole numbers, except for log-probs)")
+        raise InvalidInputError(f"{_odd(values, where)}; give numbers (whole numbers, except for log-probs)")
     return array
+
+
+def _odd(values: Any, where: str) -> str:
+    """Return the name and value of the first entry that is not a number, or of all entries."""
+    entries = values if isinstance(values, (list, tuple)) and len(values) > 1 else ()
+    odd = next((place for place, value in enumerate(entries) if not isinstance(value, Real)), None)
+    return f"{where} is {values!r:.40}" if odd is None else f"{where}[{odd}] is {entries[odd]!r:.40}"
 
 
 def _ids(values: Any, where: str) -> NDArray[np.int32]:
@@ -226,23 +249,26 @@ def _ids(values: Any, where: str) -> NDArray[np.int32]:
             f"{where} has {ids.ndim} dimensions; give a one-dimensional array of ids for each record"
         )
     if ids.dtype.kind not in "iu":
-        raise InvalidInputError(f"{where} is {values!r:.40}; give whole numbers")
-    if ids.min() < 0 or ids.max() > _LARGEST:
-        raise InvalidInputError(
-            f"{where} has the id {ids.min() if ids.min() < 0 else ids.max()}; give ids from 0 to {_LARGEST}"
+        odd = next(
+            (i for i, value in enumerate(values) if isinstance(value, bool) or not isinstance(value, Integral)), 0
         )
+        raise InvalidInputError(f"{where}[{odd}] is {values[odd]!r:.40}; give a whole number")
+    if ids.min() < 0 or ids.max() > _LARGEST:
+        odd = int(np.flatnonzero((ids < 0) | (ids > _LARGEST))[0])
+        raise InvalidInputError(f"{where}[{odd}] is {ids[odd]}; give ids from 0 to {_LARGEST}")
     return ids.astype(np.int32)
 
 
 def _zero_or_one(values: Any, where: str, name: str, length: int | None = None) -> NDArray[np.bool_]:
     mask = _array(values, f"{where}: {name}")
     if mask.ndim != 1 or mask.dtype.kind not in "iufb":
-        raise InvalidInputError(f"{where}: {name} is {values!r:.40}; give a 0 or 1 for each token")
+        raise InvalidInputError(f"{where}: {name} has shape {mask.shape}; give a 0 or 1 for each token")
     if length is not None and len(mask) != length:
         raise InvalidInputError(f"{where}: {name} has {len(mask)} values for {length} tokens; give one for each")
     if not np.isin(mask, (0, 1)).all():
-        odd = mask[~np.isin(mask, (0, 1))][0]
-        raise UnsupportedError(f"{where}: {name} has the value {odd}; give 0 (not trained) or 1 (trained)")
+        odd = int(np.flatnonzero(~np.isin(mask, (0, 1)))[0])
+        place = f"{name}[{odd}]" if len(mask) > 1 else name
+        raise UnsupportedError(f"{where}: {place} is {mask[odd]}; give 0 (not trained) or 1 (trained)")
     return mask.astype(bool)
 
 
@@ -256,14 +282,14 @@ def _logprobs(given: Any, trained: NDArray[np.bool_], where: str) -> NDArray[np.
         spread[trained] = values
         return spread
     raise InvalidInputError(
-        f"{where}: logprobs has {values.size} values for {len(trained)} tokens, {int(trained.sum())} of them trained; "
-        "give one for each token, or one for each trained token"
+        f"{where}: logprobs has shape {values.shape} for {len(trained)} tokens, {int(trained.sum())} of them trained; "
+        "give a list with one log-prob for each token, or one for each trained token"
     )
 
 
 def _experts(values: Any, tokens: int, where: str) -> NDArray[np.uint8] | NDArray[np.uint16]:
     """Return the experts of tokens, one row each, from the first token on."""
-    experts = _array(values, f"{where}: {ROUTED_EXPERTS}")
+    experts = _array(values, f"{where}: {ROUTED_EXPERTS}", nested=True)
     if experts.ndim not in (2, 3) or not tokens - 1 <= len(experts) <= tokens or not experts[:1].size:
         raise InvalidInputError(
             f"{where}: {ROUTED_EXPERTS} has shape {experts.shape} for {tokens} tokens; give [tokens, layers, k], where "
@@ -276,6 +302,10 @@ def _experts(values: Any, tokens: int, where: str) -> NDArray[np.uint8] | NDArra
         )
     rows = experts.reshape(len(experts), -1)
     return rows.astype(np.uint8) if rows.max() <= np.iinfo(np.uint8).max else rows.astype(np.uint16)
+
+
+def _name(record: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    return next((name for name in names if record.get(name) is not None), names[0])
 
 
 def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> Any:

@@ -68,12 +68,18 @@ def from_verifiers(traces: Iterable[Mapping[str, Any]]) -> Batch:
 def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
     record = cast("object", trace)
     if not isinstance(record, Mapping):
-        raise InvalidInputError(f"trace {place} is {record!r:.60}; give the record of a trace")
+        raise InvalidInputError(f"trace {place} is {record!r:.60}; give an object, as verifiers writes it")
     if trace.get("version") != 1:
         raise InvalidInputError(f"trace {place}: version is {trace.get('version')!r:.40}; give a trace of version 1")
     nodes = trace.get("nodes") or ()
-    if not all(isinstance(node, Mapping) and isinstance(node.get("message"), Mapping) for node in nodes):
-        raise InvalidInputError(f"trace {place}: a node has no message; give the record of a trace")
+    for number, node in enumerate(nodes):
+        if not isinstance(node, Mapping):
+            raise InvalidInputError(f"trace {place}: nodes[{number}] is {node!r:.60}; give an object with a message")
+        if not isinstance(node.get("message"), Mapping):
+            raise InvalidInputError(
+                f"trace {place}: nodes[{number}].message is {node.get('message')!r:.60}; give a message, as verifiers "
+                "writes it"
+            )
     prefixes: list[list[int]] = []  # for each node, all tokens up to its end
     step_rewards = object_of(trace, "info").get("step_rewards")
     turns: list[TrajectoryTurn] = []
@@ -95,22 +101,28 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
         if not node.get("sampled"):
             continue
         if not mask.any():
+            missing = "sampled token in its mask" if tokens else "token ids"
             raise InvalidInputError(
-                f"node {number} of trace {place} was sampled and has no token ids; run the rollouts with a client that "
-                "records them, or read the messages with from_chats"
+                f"node {number} of trace {place} was sampled and has no {missing}; run the rollouts with a client that "
+                "records token ids and masks, or read the messages with from_chats"
             )
         first, logprobs = int(np.flatnonzero(mask)[0]), node.get("logprobs") or None
         action = np.asarray(tokens)[first:]
-        if not mask[first:].all() or (logprobs is not None and len(logprobs) != len(action)):
+        if not mask[first:].all():
+            odd = first + int(np.flatnonzero(~mask[first:])[0])
             raise InvalidInputError(
-                f"node {number} of trace {place} has {len(action)} tokens from token {first} on, of which "
-                f"{int(mask.sum())} are sampled and {len(logprobs or ())} have log-probs; mark all of them as sampled, "
-                "and give a log-prob for each or for none"
+                f"node {number} of trace {place}: token {first} is sampled, but the later token {odd} is not; mark all "
+                "tokens after the first sampled one as sampled"
+            )
+        if logprobs is not None and len(logprobs) != len(action):
+            raise InvalidInputError(
+                f"node {number} of trace {place} has {len(logprobs)} log-probs for {len(action)} sampled tokens; give "
+                "one for each or none"
             )
         if step_rewards is not None and len(turns) >= len(step_rewards):
             raise InvalidInputError(
-                f"trace {place} has {len(step_rewards)} step_rewards, but more sampled nodes; give one for each "
-                "sampled node"
+                f"trace {place} has {len(step_rewards)} step_rewards, but "
+                f"{sum(bool(each.get('sampled')) for each in nodes)} sampled nodes; give one for each sampled node"
             )
         reward = None if step_rewards is None else step_rewards[len(turns)]
         turns.append(TrajectoryTurn(before + tokens[:first], action.tolist(), logprobs, reward, images=images_so_far))
@@ -140,7 +152,7 @@ def _rewards_in(trace: Mapping[str, Any]) -> dict[str, float]:
         weight = 1.0 if weight is None else weight
         if not isinstance(score, Real) or not isinstance(weight, Real):
             raise InvalidInputError(
-                f"reward {name!r} is {reward!r:.60}; give an object with the numbers score and weight"
+                f"reward {name!r} is {reward!r:.60}; give a number, or an object with the numbers score and weight"
             )
         rewards[name] = as_number(score, f"reward {name!r}") * as_number(weight, f"weight of reward {name!r}")
     return rewards
@@ -183,7 +195,7 @@ def _rewritten(draw: int, episode: TrajectoryRecord, advantages: Sequence[Sequen
     if len(sampled) != len(episode.turns):
         raise UnsupportedError(
             f"draw {draw} has {len(episode.turns)} turns, but its imported trace has {len(sampled)} sampled nodes; "
-            "leave it out (batch.select_draws)"
+            "leave the draw out (batch.select_draws)"
         )
     for node, values in zip(sampled, advantages or (), strict=False):
         node["advantages"] = list(values)

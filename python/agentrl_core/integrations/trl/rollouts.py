@@ -53,14 +53,16 @@ class Rollouts:
         rows = Sequences.of(batch)
         sizes = np.unique(np.asarray(rows.groups), return_counts=True)[1]
         if len(rows.groups) != batch.num_draws or len(rows.groups) != len(prompts) or (sizes != size).any():
+            rewritten = len(rows.groups) != batch.num_draws
+            remedy = "does not rewrite contexts" if rewritten else "admits every group"
             raise InvalidInputError(
                 f"the batch has {batch.num_draws} draws in {len(sizes)} groups with {len(rows.groups)} contexts, but "
                 f"TRL needs {len(prompts) // size} groups of {size} draws with one context each; use a recipe that "
-                "admits every group and does not rewrite contexts"
+                f"{remedy}"
             )
         if rows.logprobs is None:
             raise InvalidInputError(
-                "the engine reported no log-probs, which TRL needs; use an engine that reports them"
+                "sampled tokens of the batch have no log-probs, which TRL needs; use an engine that reports log-probs"
             )
         return {
             "prompt_ids": [row.tolist() for row in rows.prompts],
@@ -74,8 +76,10 @@ class Rollouts:
         """Return the rewards of the environment; a reward function for TRL."""
         rewards = columns.get("rollout_reward")
         if rewards is None or len(rewards) != len(completions):
+            known = "no rollout_reward" if rewards is None else f"{len(rewards)} values of rollout_reward"
             raise InvalidInputError(
-                "completions are not from the rollouts of this object; give it to the trainer as rollout_func"
+                f"there are {len(completions)} completions, but {known}, so they are not from the rollouts of this "
+                "object; give this Rollouts to the trainer as rollout_func"
             )
         return list(rewards)
 

@@ -68,10 +68,12 @@ class RolloutWorker:
             EngineError: collecting failed, or no rollout arrived for `stale_after_s` seconds.
         """
         if self._error is not None:
-            raise EngineError(f"the collector failed: {self._error}") from self._error
+            raise EngineError(
+                f"the collector failed ({type(self._error).__name__}: {self._error}); correct the cause and start again"
+            ) from self._error
         if self.rollout_buffer.empty() and time.monotonic() - self._seen > stale_after_s:
             raise EngineError(
-                f"the collector gave no rollout for {stale_after_s:g} seconds; raise stale_after_s, or check its engine"
+                f"the collector gave no rollout for {stale_after_s:g} seconds; raise stale_after_s, or check the engine"
             )
 
     def _collect(self) -> None:
@@ -104,7 +106,7 @@ def rollout_samples(batch: Batch, *, version: int = 0) -> Iterator[RolloutSample
     rows = Sequences.of(batch, columns=names)
     if rows.logprobs is None:
         raise InvalidInputError(
-            "the batch has no log-probs of sampled tokens, which TRL needs; use an engine that reports them"
+            "sampled tokens of the batch have no log-probs, which TRL needs; use an engine that reports log-probs"
         )
     for row, (prompt, response, mask) in enumerate(zip(rows.prompts, rows.responses, rows.masks, strict=True)):
         credit = np.prod([rows.columns[name][row] for name in names if name != "keep"], axis=0)

@@ -106,7 +106,9 @@ def to_dataproto(batch: Batch, *, pad: int = 0) -> Any:
     try:
         from verl import DataProto
     except ImportError as error:
-        raise MissingDependencyError("verl is not installed; install verl 0.9 by its own instructions") from error
+        raise MissingDependencyError(
+            f"verl cannot be imported ({error}); install verl 0.9 by its own instructions"
+        ) from error
     columns = {name: column for name, column in COLUMNS.items() if batch.has(column, "token")}
     rows = Sequences.of(batch, columns=list(columns.values()))
     prompts = _padded(rows.prompts, pad, left=True)

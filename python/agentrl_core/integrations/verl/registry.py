@@ -55,16 +55,16 @@ def needs_of_trainer(recipe: Recipe) -> tuple[str, ...]:
         raise RecipeError(f"{name} has no advantage phase and cannot be an estimator of verl; set advantage=")
     if type(recipe.rollout) is not Independent:
         raise RecipeError(
-            f"{name}: its credit is for rollouts of {recipe.rollout.title()}, but verl makes rollouts of another kind; "
+            f"{name}: its credit is for rollouts of {recipe.rollout.title()}, but verl samples independent rollouts; "
             "use a Collector"
         )
     made_columns: set[str] = set()
     needed: dict[str, None] = {}
     for link in (link for phase in _CREDIT for link in recipe.chain(phase)):
         if isinstance(link, Stateful) or list(link.changing()):
+            reason = "keeps a state across iterations" if isinstance(link, Stateful) else "changes with the iteration"
             raise RecipeError(
-                f"{name}: {link.title()} changes with the iteration, which the data of verl does not contain; use a "
-                "Collector"
+                f"{name}: {link.title()} {reason}, but verl does not report iterations to an estimator; use a Collector"
             )
         needed |= dict.fromkeys(column.name for column in link.needs if column.name not in (*DERIVED, *made_columns))
         made_columns |= {column.name for column in link.makes}
@@ -122,7 +122,7 @@ def register(recipe: Recipe, name: str | None = None) -> tuple[str, ...]:
     except RecipeError as error:
         refused.append(str(error))
     if not registered:
-        raise RecipeError(" ".join(refused))
+        raise RecipeError(". ".join(refused))
     return tuple(registered)
 
 
@@ -262,5 +262,7 @@ def _core_algos() -> Any:
     try:
         from verl.trainer.ppo import core_algos
     except ImportError as error:
-        raise MissingDependencyError("verl is not installed; install verl 0.9 by its own instructions") from error
+        raise MissingDependencyError(
+            f"verl cannot be imported ({error}); install verl 0.9 by its own instructions"
+        ) from error
     return core_algos

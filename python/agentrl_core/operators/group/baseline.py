@@ -56,11 +56,11 @@ def shrunk_mean(
     count = len(column)
     return _core.baseline.shrunk_mean(
         column,
-        columns.keys(ids, "ids", length=count),
-        columns.doubles(prior, "prior", length=count),
+        columns.keys(ids, "ids", length=count, first="values"),
+        columns.doubles(prior, "prior", length=count, first="values"),
         variance,
         leave_one_out,
-        columns.mask(valid, "valid", length=count),
+        columns.mask(valid, "valid", length=count, first="values"),
     )
 
 
@@ -102,10 +102,10 @@ def ema_mean(
         raise InvalidInputError(f"decay is {decay}; give a number from 0 to 1")
     _check_initial(initial)
     if update not in ("after", "before"):
-        raise InvalidInputError(f"update is {update!r}; use after or before")
+        raise InvalidInputError(f"update is {update!r}; use 'after' or 'before'")
     column = columns.doubles(values, "values")
-    groups, names = columns.named(ids, "ids", length=len(column))
-    voted = columns.mask(valid, "valid", length=len(column))
+    groups, names = columns.named(ids, "ids", length=len(column), first="values")
+    voted = columns.mask(valid, "valid", length=len(column), first="values")
     return _core.baseline.ema_mean(state, names, column, groups, decay, initial, update == "before", voted)
 
 
@@ -139,8 +139,8 @@ def running_moments(
         ([2.0, 2.0], [1.414214, 1.414214], [2, 2])
     """
     column = columns.doubles(values, "values")
-    groups, names = columns.named(ids, "ids", length=len(column))
-    voted = columns.mask(valid, "valid", length=len(column))
+    groups, names = columns.named(ids, "ids", length=len(column), first="values")
+    voted = columns.mask(valid, "valid", length=len(column), first="values")
     return _core.baseline.running_moments(state, names, column, groups, ddof, voted)
 
 
@@ -171,12 +171,12 @@ def window_quantile(
         (2.0, [[1.0, 3.0], [9.0]])
     """
     if capacity < 1 or not 0.0 <= q <= 1.0:
-        raise InvalidInputError(
-            f"capacity is {capacity} and q is {q}; give a capacity of at least 1, and a q from 0 to 1"
-        )
+        problem = f"capacity is {capacity}; give at least 1" if capacity < 1 else f"q is {q}; give a number from 0 to 1"
+        raise InvalidInputError(problem)
     column = columns.doubles(values, "values")
     if not _core.columns.is_finite(column):
-        raise InvalidInputError(f"values holds {column[~np.isfinite(column)][0]}; give finite numbers")
+        odd = int(np.flatnonzero(~np.isfinite(column))[0])
+        raise InvalidInputError(f"values[{odd}] is {column[odd]}; give a finite number")
     try:
         window = [[float(value) for value in step] for step in state]
         stored = [value for step in window for value in step]
@@ -229,9 +229,11 @@ def decayed_beta(
     _check_initial(initial)
     column = columns.doubles(successes, "successes")
     count = len(column)
-    groups, names = columns.named(ids, "ids", length=count)
-    decays = decay if isinstance(decay, (int, float)) else columns.doubles(decay, "decay", length=count)
-    voted = columns.mask(valid, "valid", length=count)
+    groups, names = columns.named(ids, "ids", length=count, first="successes")
+    decays = (
+        decay if isinstance(decay, (int, float)) else columns.doubles(decay, "decay", length=count, first="successes")
+    )
+    voted = columns.mask(valid, "valid", length=count, first="successes")
     return _core.baseline.decayed_beta(state, names, column, groups, decays, initial, voted)
 
 

@@ -73,11 +73,11 @@ def statistics(
     return GroupStatistics(
         *_core.group.statistics(
             column,
-            columns.keys(ids, "ids", length=count),
+            columns.keys(ids, "ids", length=count, first="values"),
             ddof=ddof,
-            weights=columns.optional_numbers(weights, "weights", length=count),
-            units=None if voter_ids is None else columns.keys(voter_ids, "voter_ids", length=count),
-            valid=columns.mask(valid, "valid", length=count),
+            weights=columns.optional_numbers(weights, "weights", length=count, first="values"),
+            units=None if voter_ids is None else columns.keys(voter_ids, "voter_ids", length=count, first="values"),
+            valid=columns.mask(valid, "valid", length=count, first="values"),
         )
     )
 
@@ -101,5 +101,5 @@ def sums(values: object, ids: object) -> NDArray[np.float64]:
         [1.0, 5.0]
     """
     column = columns.numbers(values, "values")
-    groups = columns.keys(ids, "ids", length=len(column))
+    groups = columns.keys(ids, "ids", length=len(column), first="values")
     return _core.group.sums(column, groups, int(groups.max()) + 1 if len(groups) else 0)

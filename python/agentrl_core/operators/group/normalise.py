@@ -101,22 +101,22 @@ def normalise(
         votes_at_least,
         singleton,
         at_most,
-        None if weights is None else columns.doubles(weights, "weights", length=count),
-        None if voter_ids is None else columns.labels(voter_ids, "voter_ids", length=count),
-        None if baseline is None else columns.doubles(baseline, "baseline", length=count),
-        None if divisor is None else columns.doubles(divisor, "divisor", length=count),
-        None if scale_ids is None else columns.labels(scale_ids, "scale_ids", length=count),
+        None if weights is None else columns.doubles(weights, "weights", length=count, first="values"),
+        None if voter_ids is None else columns.labels(voter_ids, "voter_ids", length=count, first="values"),
+        None if baseline is None else columns.doubles(baseline, "baseline", length=count, first="values"),
+        None if divisor is None else columns.doubles(divisor, "divisor", length=count, first="values"),
+        None if scale_ids is None else columns.labels(scale_ids, "scale_ids", length=count, first="values"),
     )
     if table.ndim == 1:
-        groups = columns.ids(ids, "ids", length=count)
-        mask = None if valid is None else columns.mask(valid, "valid", length=count)
+        groups = columns.ids(ids, "ids", length=count, first="values")
+        mask = None if valid is None else columns.mask(valid, "valid", length=count, first="values")
         return _core.group.normalise(table, groups, *options, mask, out)
-    groups = columns.labels(ids, "ids", length=count)
+    groups = columns.labels(ids, "ids", length=count, first="values")
     shaped = np.empty_like(table) if out is None else columns.output(out, table.shape, table.dtype)
     masks = None if valid is None else np.asarray(valid)
     for component in range(table.shape[1]):
         of_component: object = masks[:, component] if masks is not None and masks.shape == table.shape else valid
-        mask = columns.mask(of_component, "valid", length=count)
+        mask = columns.mask(of_component, "valid", length=count, first="values")
         column = np.ascontiguousarray(table[:, component])
         shaped[:, component] = _core.group.normalise(column, groups, *options, mask, None)
     return shaped

@@ -66,8 +66,8 @@ class PartialStatistics:
                 column,
                 _ids(ids, count),
                 groups,
-                weights=columns.optional_numbers(weights, "weights", length=count),
-                valid=columns.mask(valid, "valid", length=count),
+                weights=columns.optional_numbers(weights, "weights", length=count, first="values"),
+                valid=columns.mask(valid, "valid", length=count, first="values"),
             )
         )
 
@@ -92,8 +92,8 @@ class PartialStatistics:
             self.least,
             self.most,
             self.heaviest,
-            weights=columns.optional_numbers(weights, "weights", length=count),
-            valid=columns.mask(valid, "valid", length=count),
+            weights=columns.optional_numbers(weights, "weights", length=count, first="values"),
+            valid=columns.mask(valid, "valid", length=count, first="values"),
         )
         return replace(self, moments=moments)
 
@@ -116,10 +116,10 @@ class PartialStatistics:
 
 
 def _ids(ids: object, count: int) -> NDArray[np.uint32]:
-    numbers = columns.integers(ids, "ids", length=count)
+    numbers = columns.integers(ids, "ids", length=count, first="values")
     if len(numbers) and (numbers.min() < 0 or numbers.max() > np.iinfo(np.uint32).max):
+        odd = int(np.flatnonzero((numbers < 0) | (numbers > np.iinfo(np.uint32).max))[0])
         raise InvalidInputError(
-            f"ids range from {numbers.min()} to {numbers.max()}; give whole numbers of at least 0 and below the number "
-            "of groups"
+            f"ids[{odd}] is {numbers[odd]}; give a whole number of at least 0 and below the number of groups"
         )
     return numbers.astype(np.uint32)

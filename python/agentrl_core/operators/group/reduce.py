@@ -18,7 +18,11 @@ def _read(
 ) -> tuple[NDArray[Any], NDArray[np.uint32], NDArray[np.bool_] | None]:
     column = columns.numbers(values, "values")
     count = len(column)
-    return column, columns.keys(ids, "ids", length=count), columns.mask(valid, "valid", length=count)
+    return (
+        column,
+        columns.keys(ids, "ids", length=count, first="values"),
+        columns.mask(valid, "valid", length=count, first="values"),
+    )
 
 
 def quantile(

@@ -73,8 +73,8 @@ class _Session:
             last = identity
             if parent is not None and parent not in self.lines:
                 raise InvalidInputError(
-                    f"{record.where}: its parent {parent!r} is not before it, so the session's beginning is missing; "
-                    "give the whole file"
+                    f"{record.where}: parentUuid is {parent!r}, but no earlier line has this uuid; give the whole file "
+                    "with the lines in their original order"
                 )
             if parent is not None:
                 self.lines[parent].children.append(identity)
@@ -86,11 +86,12 @@ class _Session:
         if line.entry["type"] == "assistant":
             self.answers.setdefault(_answer_key(line), []).append(line)
             return
-        for block in _blocks(message, line.where):
+        for place, block in enumerate(_blocks(message, line.where)):
             if block.get("type") == "tool_result":
                 if not block.get("tool_use_id"):
                     raise InvalidInputError(
-                        f"{line.where}: a tool_result has no tool_use_id; give the id of the call that it replies to"
+                        f"{line.where}: content[{place}] is a tool_result without tool_use_id; give the id of the tool "
+                        "call with this result"
                     )
                 content = text_of(block.get("content"), line.where)
                 result = result_of(block["tool_use_id"], content)
@@ -142,7 +143,7 @@ class _Session:
                 if block.get("type") == "tool_result" and block["tool_use_id"] not in replied:
                     refuse(
                         line.where,
-                        f"it replies to the call {block['tool_use_id']!r}, which is not before it",
+                        f"it replies to the call {block['tool_use_id']!r}, which no earlier line has",
                         "give the whole file",
                     )
             others = [block for block in blocks if block.get("type") != "tool_result"]
@@ -245,8 +246,11 @@ def _blocks(message: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
     content = message.get("content")
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
-    if not isinstance(content, list) or not all(isinstance(block, Mapping) for block in content):
+    if not isinstance(content, list):
         raise InvalidInputError(f"{where}: content is {content!r:.60}; give a text or a list of blocks")
+    for place, block in enumerate(content):
+        if not isinstance(block, Mapping):
+            raise InvalidInputError(f"{where}: content[{place}] is {block!r:.60}; give a block, an object with a type")
     return content
 
 

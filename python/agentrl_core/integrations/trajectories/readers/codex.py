@@ -88,7 +88,9 @@ class _Conversation:
             arguments = item.get("input") if item["type"] == "custom_tool_call" else item.get("arguments")
         identity = item.get("call_id") or item.get("id")
         if not identity:
-            raise InvalidInputError(f"{where}: a call has no call_id; give the call_id that its result has")
+            raise InvalidInputError(
+                f"{where}: the call of {name!r:.40} has no call_id; give the call_id of the call's result"
+            )
         if item.get("namespace"):
             name = f"{item['namespace']}.{name}"
         self._calls.add(identity)
@@ -97,7 +99,7 @@ class _Conversation:
     def _result(self, item: Mapping[str, Any], where: str) -> None:
         identity = item.get("call_id")
         if identity not in self._calls:
-            refuse(where, f"it replies to the call {identity!r}, which is not before it", "give the whole file")
+            refuse(where, f"it replies to the call {identity!r}, which no earlier line has", "give the whole file")
         output = item.get("output")
         if isinstance(output, Mapping):
             output = output.get("content_items") or output.get("content")

@@ -12,7 +12,7 @@ from agentrl_core.integrations.trajectories.readers.files import refuse
 Event = tuple[Mapping[str, Any], str]
 """An event and its place, for errors."""
 
-_KEEP_BEFORE = "keep the events before it, whose answers are complete"
+_KEEP_BEFORE = "keep the events before this one, whose answers are complete"
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,9 @@ def records_of(source: str | os.PathLike[str] | Iterable[Mapping[str, Any]]) -> 
         with path.open("rb") as file:
             magic = file.read(4)
     except OSError as error:
-        raise InvalidInputError(f"path: {str(path)!r} cannot be read ({error.strerror}); give a file") from error
+        raise InvalidInputError(
+            f"path: {str(path)!r} cannot be read ({error.strerror}); give a readable file or folder"
+        ) from error
     if magic == b"PK\x03\x04":
         yield from _of_zip(path)
     elif magic == b"PAR1":
@@ -88,7 +90,9 @@ def _opened(path: Path, *, packed: bool) -> IO[bytes]:
 def _of_folder(path: Path) -> Iterator[FileRecord]:
     files = sorted(path.glob("*.json"))
     if not files:
-        raise InvalidInputError(f"path: the folder {str(path)!r} has no .json files; give a file")
+        raise InvalidInputError(
+            f"path: the folder {str(path)!r} has no .json files; give a folder with some, or a file"
+        )
     for file in files:
         yield FileRecord(file.name, _parsed(_decoded(file.read_bytes(), file.name), file.name))
 
@@ -102,7 +106,7 @@ def _of_text(name: str, file: IO[bytes]) -> Iterator[FileRecord]:
         if first.strip():
             break
     if not first.strip():
-        raise InvalidInputError(f"path: the file {name!r} is empty; give one with records")
+        raise InvalidInputError(f"path: the file {name!r} is empty or blank; give one with records")
     try:
         value = json.loads(first)
     except (ValueError, RecursionError):
@@ -130,10 +134,12 @@ def _of_json(name: str, text: str, number: int) -> Iterator[FileRecord]:
             line = number + error.lineno - 1
             raise InvalidInputError(
                 f"{name}, line {line}, column {error.colno}: neither JSON nor JSON lines ({error.msg}); correct or "
-                "remove it"
+                "remove the value there"
             ) from error
         except (ValueError, RecursionError) as error:
-            raise InvalidInputError(f"{name}: a value cannot be read ({error!s:.80}); correct or remove it") from error
+            raise InvalidInputError(
+                f"{name}: the value at character {at} cannot be read ({error!s:.80}); correct or remove this value"
+            ) from error
         values.append(value)
         at = _spaces(text, at)
     yield from _of_value(name, values if len(values) > 1 else values[0])
@@ -175,7 +181,8 @@ def _of_zip(path: Path) -> Iterator[FileRecord]:
             members = [name for name in names if name == "header.json" or name.startswith("samples/")]
             if not members:
                 raise UnsupportedError(
-                    f"{path.name} is a zip file without header.json and samples/; give the .eval file of an Inspect log"
+                    f"{path.name} is a zip file with neither header.json nor samples/; give the .eval file of an "
+                    "Inspect log"
                 )
             # Of two members with one name the last one counts.
             for name in sorted(dict.fromkeys(members), key=lambda name: name != "header.json"):
@@ -208,7 +215,7 @@ def _member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:
     except zstandard.ZstdError as error:
         raise InvalidInputError(f"{path.name}, {name} is damaged ({error}); copy the file again") from error
     if len(content) != info.file_size or zlib.crc32(content) != info.CRC:
-        raise InvalidInputError(f"{path.name}, {name} is damaged; copy the file again")
+        raise InvalidInputError(f"{path.name}, {name} is damaged (wrong size or checksum); copy the file again")
     return content
 
 
@@ -224,6 +231,10 @@ def _of_torch(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError) as error:
+        if isinstance(error, RuntimeError):
+            raise UnsupportedError(
+                f"{path.name} cannot be loaded by torch ({str(error)[:120]}); copy or save the file again"
+            ) from error
         raise UnsupportedError(
             f"{path.name} has objects other than plain values and tensors, which are not loaded since they can run "
             f"code ({str(error)[:120]}); save it again with plain values and tensors only"
@@ -247,7 +258,7 @@ def _parsed(text: str, where: str) -> Any:
             f"{where} is not JSON ({error.msg} at character {error.pos} of {len(text)}); correct or remove it"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"{where}: a value cannot be read ({error!s:.80}); correct or remove it") from error
+        raise InvalidInputError(f"{where}: the JSON cannot be read ({error!s:.80}); correct or remove it") from error
 
 
 def refuse(where: str, problem: str, do: str) -> NoReturn:

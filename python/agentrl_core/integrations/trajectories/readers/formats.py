@@ -135,7 +135,7 @@ def _recognised(values: list[Any], source: object) -> str:
             raise InvalidInputError(f"format: {origin} could be {' or '.join(names)}; give one of them")
     if not values:
         raise InvalidInputError(f"format: {origin} has no record; give at least one record, or the format")
-    keys = ", ".join(map(str, values[0])) if values and isinstance(values[0], Mapping) else "no object"
+    first = f"has the keys {', '.join(map(str, values[0]))}" if isinstance(values[0], Mapping) else f"is {values[0]!r}"
     raise InvalidInputError(
-        f"format: {origin} is in no known format (its first record has {keys:.80}); give one of {', '.join(_FORMATS)}"
+        f"format: {origin} is in no known format (the first record {first:.80}); give one of {', '.join(_FORMATS)}"
     )

@@ -57,7 +57,10 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
 
 def _chats(sample: Any, task: str, hidden_reasoning: HiddenReasoning, where: str) -> Iterator[Message]:
     if not isinstance(sample, Mapping) or not isinstance(sample.get("messages"), list):
-        raise InvalidInputError(f"{where} has no list 'messages'; give a sample of an Inspect log")
+        known = (
+            f": messages is {sample.get('messages')!r:.60}" if isinstance(sample, Mapping) else f" is {sample!r:.60}"
+        )
+        raise InvalidInputError(f"{where}{known}; give a sample of an Inspect log, with its list of messages")
     sample = _with_attachments(sample, where)
     reasons: list[str] = []
     ends = dict(_ends_of(sample.get("events") or ()))
@@ -118,11 +121,12 @@ def _input_of(event: Mapping[str, Any], sample: Mapping[str, Any], where: str) -
     if event.get("input") or not event.get("input_refs"):
         return list(event.get("input") or ())
     pool = (sample.get("events_data") or {}).get("messages") or sample.get(_POOL) or []
-    if any(not 0 <= begin < end <= len(pool) for begin, end in event["input_refs"]):
-        raise InvalidInputError(
-            f"{where}: input_refs is {event['input_refs']!r:.40}, but the log has {len(pool)} messages; give the whole "
-            "log"
-        )
+    for place, (begin, end) in enumerate(event["input_refs"]):
+        if not 0 <= begin < end <= len(pool):
+            raise InvalidInputError(
+                f"{where}: input_refs[{place}] is [{begin}, {end}], but the pool of the sample has {len(pool)} "
+                "messages; give the whole log"
+            )
     return [message for begin, end in event["input_refs"] for message in pool[begin:end]]
 
 
@@ -134,7 +138,8 @@ def _message(
     where: str,
 ) -> Message:
     if not isinstance(recorded, Mapping) or not isinstance(recorded.get("role"), str):
-        raise InvalidInputError(f"{where} is {recorded!r:.60}; give an object with a role")
+        known = f": role is {recorded.get('role')!r:.40}" if isinstance(recorded, Mapping) else f" is {recorded!r:.60}"
+        raise InvalidInputError(f"{where}{known}; give an object whose role is a text")
     if recorded["role"] != "assistant":
         error = recorded.get("error")
         text = error.get("message") if isinstance(error, Mapping) else None

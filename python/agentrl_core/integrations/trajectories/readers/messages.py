@@ -36,15 +36,15 @@ def text_of(content: object, where: str) -> str:
     if not isinstance(content, Sequence):
         raise InvalidInputError(f"{where}: content is {content!r:.60}; give a text or a list of parts")
     texts = []
-    for part in content:
+    for place, part in enumerate(content):
         if isinstance(part, str):
             texts.append(part)
             continue
         if not isinstance(part, Mapping):
-            raise InvalidInputError(f"{where}: a part is {part!r:.60}; give an object with 'type'")
+            raise InvalidInputError(f"{where}: content[{place}] is {part!r:.60}; give a text, or an object with 'type'")
         kind = part.get("type", "text" if "text" in part else None)
         if kind not in _TEXT_TYPES:
-            refuse(where, f"it holds a part of type {kind!r}, which is not text", "remove it, or the whole session")
+            refuse(where, f"it holds a part of type {kind!r}, which is not text", "remove the part or the session")
         texts.append(part.get("text") or "")
     return "\n".join(texts)
 
@@ -56,7 +56,8 @@ def call_of(identity: object, name: object, arguments: object, where: str) -> Me
         InvalidInputError: the tool has no name.
     """
     if not isinstance(name, str) or not name:
-        raise InvalidInputError(f"{where}: a call of a tool has no name ({name!r:.40}); give one")
+        call = f"the tool call {identity!r:.40}" if identity else "a tool call"
+        raise InvalidInputError(f"{where}: {call} has the name {name!r:.40}; give the tool's name")
     function = {"name": name, "arguments": {} if arguments is None else arguments}
     return {**({"id": identity} if identity else {}), "type": "function", "function": function}
 
@@ -107,7 +108,7 @@ def finished(chat: Message, reasons: Sequence[str], where: str) -> Message:
         InvalidInputError: the chat has no message.
     """
     if not chat["messages"]:
-        raise InvalidInputError(f"{where} has no message; leave the file out")
+        raise InvalidInputError(f"{where} has no message; leave it out")
     fields = {name: value for name, value in chat.items() if value is not None and not (name == "tools" and not value)}
     return {**fields, UNTRAINED: list(reasons)} if reasons else fields
 
@@ -120,3 +121,10 @@ def has_answer(messages: Sequence[Mapping[str, Any]]) -> bool:
 def is_messages(value: object) -> bool:
     """Return whether a value is a list of messages with roles."""
     return isinstance(value, list) and bool(value) and all(isinstance(m, Mapping) and "role" in m for m in value)
+
+
+def odd_message(value: object, name: str) -> str:
+    """Return the name and value of the first entry that is not a message with a role, or of the whole value."""
+    entries = value if isinstance(value, list) else ()
+    odd = next((at for at, each in enumerate(entries) if not isinstance(each, Mapping) or "role" not in each), None)
+    return f"{name} is {value!r:.60}" if odd is None else f"{name}[{odd}] is {entries[odd]!r:.60}"

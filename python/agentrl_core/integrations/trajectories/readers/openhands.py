@@ -86,7 +86,7 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
             raise InvalidInputError(f"{bad}; give an object")
         known = {name: value for name, value in row.items() if name != "history"}
         if not events:
-            raise InvalidInputError(f"{record.where} has no event; leave it out")
+            raise InvalidInputError(f"{record.where}: history is empty; leave the record out")
         for chat in _chats(events, hidden_reasoning):
             yield {RECORD: known, **({"task": row["instance_id"]} if row.get("instance_id") else {}), **chat}
 
@@ -129,7 +129,7 @@ class _History:
                         where,
                         f"the condensation keeps the call {call.get('id')!r} without its reply, so it removed more "
                         "events than the file lists",
-                        "keep the events before it",
+                        "keep the events before the condensation",
                     )
 
     def add_response(self, identity: object, answer: Message, where: str) -> None:
@@ -152,7 +152,7 @@ class _History:
     def reply(self, identity: object, content: str, name: object, where: str) -> None:
         """Add the reply of a tool."""
         if identity not in self._calls:
-            refuse(where, f"it replies to the call {identity!r}, which is not before it", "give the whole file")
+            refuse(where, f"it replies to the call {identity!r}, which no earlier event has", "give the whole file")
         self.messages.append(result_of(identity, content, name))
 
     def sdk_event(self, event: Mapping[str, Any], where: str) -> None:
@@ -162,7 +162,9 @@ class _History:
             self.messages.append({"role": "system", "content": text_of(event.get("system_prompt"), where)})
             if event.get("dynamic_context"):
                 self.messages[-1]["content"] += "\n" + text_of(event["dynamic_context"], where)
-            self.tools = [_sdk_tool(tool, where) for tool in event.get("tools") or ()]
+            self.tools = [
+                _sdk_tool(tool, f"{where}, tools[{number}]") for number, tool in enumerate(event.get("tools") or ())
+            ]
         elif kind == "MessageEvent":
             message = event.get("llm_message") or {}
             texts = [text_of(message.get("content"), where)]
@@ -203,7 +205,11 @@ class _History:
     def _action(self, event: Mapping[str, Any], where: str) -> None:
         call = event.get("tool_call")
         if not isinstance(call, Mapping) or not call:
-            refuse(where, "an action has no tool_call, so what the model wrote is not in the file", "leave it out")
+            refuse(
+                where,
+                "the action has no tool_call, so what the model wrote is not in the file",
+                "leave the session out",
+            )
         function: Mapping[str, Any] = call["function"] if isinstance(call.get("function"), Mapping) else call
         identity = event.get("tool_call_id") or call.get("id")
         tool_call = call_of(identity, function.get("name") or event.get("tool_name"), function.get("arguments"), where)
@@ -329,7 +335,7 @@ def _answer_of(response: Mapping[str, Any], reasons: list[str], where: str) -> M
 
 def _sdk_tool(tool: Any, where: str) -> Message:
     if not isinstance(tool, Mapping):
-        raise InvalidInputError(f"{where}: a tool is {tool!r:.60}; give an object with its schema")
+        raise InvalidInputError(f"{where} is {tool!r:.60}; give an object with the schema of the tool")
     if "function" in tool:
         return dict(tool)
     parameters = tool.get("parameters") or tool.get("input_schema") or (tool.get("mcp_tool") or {}).get("inputSchema")

@@ -7,7 +7,13 @@ from typing import Any
 
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
-from agentrl_core.integrations.trajectories.readers.messages import HiddenReasoning, Message, has_answer, is_messages
+from agentrl_core.integrations.trajectories.readers.messages import (
+    HiddenReasoning,
+    Message,
+    has_answer,
+    is_messages,
+    odd_message,
+)
 from agentrl_core.integrations.trajectories.recorded_tokens import has_tokens
 
 _COMPLETIONS = ("completion", "response")
@@ -34,21 +40,25 @@ def _chat(row: Mapping[str, Any], where: str) -> Message:
     prompt = row.get("prompt")
     if name is None or prompt is None:
         missing = "completion" if name is None else "prompt"
-        raise InvalidInputError(f"{where} has no {missing}; give a prompt and a completion")
+        raise InvalidInputError(f"{where} has no {missing}; give both a prompt and a completion")
     completion = row[name]
     rest = {key: value for key, value in row.items() if key not in ("prompt", name) and value is not None}
     if isinstance(prompt, str) and isinstance(completion, str):
         if not completion:
-            raise InvalidInputError(f"{where}: its completion is empty; leave the record out")
+            raise InvalidInputError(f"{where}: the completion is empty; leave the record out")
         return {**rest, "prompt": prompt, "completion": completion}
     if not is_messages(prompt) or not is_messages(completion):
-        raise InvalidInputError(
-            f"{where}: prompt is {prompt!r:.40} and completion {completion!r:.40}; give two texts, or two lists of "
-            "messages"
-        )
+        odd = [_described(key, each) for key, each in (("prompt", prompt), (name, completion))]
+        raise InvalidInputError(f"{where}: {' and '.join(odd)}; give two texts, or two lists of messages with a role")
     if prompt[-1]["role"] == "assistant":
         refuse(where, "its prompt ends with an answer, which the completion would go on from", "join the two messages")
     if not has_answer(completion):
-        raise InvalidInputError(f"{where}: its completion has no message of an assistant; give the answer")
+        raise InvalidInputError(f"{where}: the completion has no message of an assistant; give the answer")
     context = [{**message, "weight": 0} if message["role"] == "assistant" else dict(message) for message in prompt]
     return {**rest, "messages": [*context, *map(dict, completion)]}
+
+
+def _described(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return f"{name} is a text"
+    return f"{name} is a list of messages" if is_messages(value) else odd_message(value, name)

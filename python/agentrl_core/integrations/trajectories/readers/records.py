@@ -7,7 +7,7 @@ from itertools import chain
 
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.trajectories.readers.files import FileRecord
-from agentrl_core.integrations.trajectories.readers.messages import HiddenReasoning, Message, is_messages
+from agentrl_core.integrations.trajectories.readers.messages import HiddenReasoning, Message, is_messages, odd_message
 from agentrl_core.integrations.trajectories.recorded_tokens import has_tokens
 
 
@@ -29,29 +29,37 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
     if first is None:
         return
     if isinstance(first.value, Mapping) and _is_message(first.value):
-        messages = [first.value, *(record.mapping() for record in records)]
+        places, messages = [first.where], [first.value]
+        for record in records:
+            places.append(record.where)
+            messages.append(record.mapping())
         if not is_messages(messages):
-            raise InvalidInputError(f"{first.where} is a message, but a later record has no role; give only messages")
+            odd = next(place for place, message in zip(places, messages, strict=True) if "role" not in message)
+            raise InvalidInputError(f"{first.where} is a message, but {odd} has no role; give only messages")
         yield {"messages": messages}
         return
     for record in chain([first], records):
         if isinstance(record.value, list):
             if not is_messages(record.value):
                 raise InvalidInputError(
-                    f"{record.where} is {record.value!r:.60}; give a list of messages, each an object with a role"
+                    f"{odd_message(record.value, record.where)}; give a list of messages, each an object with a role"
                 )
             yield {"messages": record.value}
         elif is_messages(record.mapping().get("messages")):
             yield dict(record.mapping())
         else:
-            raise InvalidInputError(f"{record.where} has no list 'messages' of objects with a role; give one")
+            odd = odd_message(record.mapping().get("messages"), "messages")
+            raise InvalidInputError(f"{record.where}: {odd}; give a list of objects with a role")
 
 
 def token_rows(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:  # noqa: ARG001 -- ids hide none
     """Yield each record with token ids."""
     for record in records:
         if not has_tokens(record.mapping()):
-            raise InvalidInputError(f"{record.where} has no token ids, which the records before it have; give them")
+            raise InvalidInputError(
+                f"{record.where} has no token ids; give input_ids, or prompt_token_ids and completion_token_ids, or "
+                "turns"
+            )
         yield dict(record.mapping())
 
 

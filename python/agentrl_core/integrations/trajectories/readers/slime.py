@@ -38,7 +38,8 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
 
 def _sample(sample: Any, step: object, where: str) -> Message:
     if not isinstance(sample, Mapping) or sample.get("tokens") is None or sample.get("response_length") is None:
-        raise InvalidInputError(f"{where} has no tokens or no response_length; give a Sample as slime stores it")
+        missing = "tokens" if not isinstance(sample, Mapping) or sample.get("tokens") is None else "response_length"
+        raise InvalidInputError(f"{where} has no {missing}; give a Sample as slime stores it")
     if any(sample.get(name) for name in _IMAGES):
         refuse(where, "it has images, which turns of tokens do not hold", "leave the sample out")
     tokens, length = _plain(sample["tokens"]), int(sample["response_length"])

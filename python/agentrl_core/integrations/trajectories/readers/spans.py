@@ -123,7 +123,10 @@ def _attributes(attributes: Any, where: str) -> dict[str, Any]:
         return dict(attributes)
     if isinstance(attributes, Sequence) and all(isinstance(each, Mapping) and "key" in each for each in attributes):
         return {each["key"]: _value(each.get("value")) for each in attributes}
-    raise InvalidInputError(f"{where}: attributes is {attributes!r:.60}; give an object, or a list of keys and values")
+    known = attributes if isinstance(attributes, list) else ()
+    odd = next((at for at, each in enumerate(known) if not isinstance(each, Mapping) or "key" not in each), None)
+    value = f" is {attributes!r:.60}" if odd is None else f"[{odd}] is {known[odd]!r:.60}"
+    raise InvalidInputError(f"{where}: attributes{value}; give an object, or a list of objects with key and value")
 
 
 def _value(value: Any) -> Any:

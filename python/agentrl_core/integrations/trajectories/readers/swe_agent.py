@@ -15,6 +15,7 @@ from agentrl_core.integrations.trajectories.readers.messages import (
     finished,
     hidden,
     is_messages,
+    odd_message,
 )
 
 _KEPT = ("environment", "info", "replay_config")
@@ -36,9 +37,8 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
     for record in records:
         row, where = record.mapping(), record.where
         if not is_messages(row.get("history")):
-            raise InvalidInputError(
-                f"{where}: history is {row.get('history')!r:.60}; give a list of messages with a role"
-            )
+            odd = odd_message(row.get("history"), "history")
+            raise InvalidInputError(f"{where}: {odd}; give a list of messages with a role")
         fields = {name: row[name] for name in _KEPT if row.get(name) is not None}
         if row.get("environment"):
             fields["task"] = str(row["environment"])
@@ -95,9 +95,11 @@ def _message(recorded: Mapping[str, Any], reasons: list[str], hidden_reasoning: 
         message["is_demo"] = True
     if recorded.get("tool_calls"):
         message["tool_calls"] = []
-        for call in recorded["tool_calls"]:
+        for place, call in enumerate(recorded["tool_calls"]):
             if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
-                raise InvalidInputError(f"{where}: a call is {call!r:.60}; give an object with 'function'")
+                raise InvalidInputError(
+                    f"{where}: tool_calls[{place}] is {call!r:.60}; give an object with an object 'function'"
+                )
             function = call["function"]
             message["tool_calls"].append(
                 call_of(call.get("id"), function.get("name"), function.get("arguments"), where)

@@ -92,13 +92,14 @@ def _current(span: RecordedSpan) -> tuple[list[Message], Answers] | None:
     instructions = _structured(span, _SYSTEM)
     if instructions:
         context += _messages({"role": "system", "parts": instructions}, span.where)
-    for message in _structured(span, _INPUT) or ():
-        context += _messages(message, span.where)
+    for number, message in enumerate(_structured(span, _INPUT) or ()):
+        context += _messages(message, f"{span.where}, {_INPUT}[{number}]")
     answers: Answers = []
-    for message in _structured(span, _OUTPUT) or ():
-        parsed = _messages({**message, "role": message.get("role") or "assistant"}, span.where)
+    for number, message in enumerate(_structured(span, _OUTPUT) or ()):
+        where = f"{span.where}, {_OUTPUT}[{number}]"
+        parsed = _messages({**message, "role": message.get("role") or "assistant"}, where)
         if len(parsed) != 1 or parsed[0]["role"] != "assistant":
-            refuse(span.where, "an output message is not one answer", "leave the trace out")
+            refuse(where, "it is not one answer of the assistant", "leave the trace out")
         answers.append((parsed[0], str(message.get("finish_reason") or "")))
     return context, answers
 
@@ -110,7 +111,7 @@ def _structured(span: RecordedSpan, name: str) -> list[Any] | None:
         return None
     if not isinstance(value, list):
         raise InvalidInputError(
-            f"{span.where}: {name} is {attribute!r:.60}; give a JSON list (this one was cut, or is of another version)"
+            f"{span.where}: {name} is {attribute!r:.60}; give a whole JSON list of the current version"
         )
     return value
 
@@ -118,7 +119,8 @@ def _structured(span: RecordedSpan, name: str) -> list[Any] | None:
 def _messages(value: Any, where: str) -> list[Message]:
     """Return the chat messages of a message in parts; each tool reply becomes its own message."""
     if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
-        raise InvalidInputError(f"{where}: a message is {value!r:.60}; give an object with role and parts")
+        known = f": role is {value.get('role')!r:.40}" if isinstance(value, Mapping) else f" is {value!r:.60}"
+        raise InvalidInputError(f"{where}{known}; give an object with role and parts")
     parts = value.get("parts", value.get("content"))
     parts = [{"type": "text", "content": parts or ""}] if parts is None or isinstance(parts, str) else parts
     texts: list[str] = []
@@ -189,7 +191,7 @@ def _old(entry: Mapping[str, Any], where: str) -> list[Message]:
     """Return the messages of an entry whose calls are numbered keys, or a list."""
     role = entry.get("role")
     if not isinstance(role, str):
-        raise InvalidInputError(f"{where}: a message has no role ({dict(entry)!r:.60}); give one")
+        raise InvalidInputError(f"{where}: the role of a message is {role!r:.40} ({dict(entry)!r:.60}); give a text")
     calls = entry.get("tool_calls") or []
     numbered: dict[int, dict[str, Any]] = {}
     for name, value in entry.items():
