@@ -471,7 +471,7 @@ def _array(name: str, values: object, kinds: str, dimensions: int = 1) -> NDArra
         value_text = f"{' '.join(repr(values).split()):.60} ({type(values).__name__})"
         if array is not None and array.ndim == dimensions == 1 and array.dtype.kind == "O":
             place = next(
-                (at for at, value in enumerate(array) if not isinstance(value, Real) or abs(value) >= 1 << 63), 0
+                (at for at, value in enumerate(array) if not isinstance(value, Real) or abs(float(value)) >= 1 << 63), 0
             )
             name, value_text = f"{name}[{place}]", f"{array[place]!r:.60}"
         elif array is not None and array.ndim:

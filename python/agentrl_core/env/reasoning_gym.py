@@ -132,7 +132,8 @@ class ReasoningGym:
         if isinstance(families, str) or not families:
             raise InvalidInputError(f"ReasoningGym: families is {families!r}; give at least one name in a list")
         if len(set(families)) != len(families):
-            twice = next(name for place, name in enumerate(families) if name in families[:place])
+            names = list(families)
+            twice = next(name for name in names if names.count(name) > 1)
             raise InvalidInputError(f"ReasoningGym: families has {twice!r} twice; give each name once")
         if seed < 0:
             raise InvalidInputError(f"ReasoningGym: seed is {seed}; give an integer of at least 0")

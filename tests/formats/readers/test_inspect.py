@@ -201,7 +201,7 @@ def test_two_scorers_give_no_reward(tmp_path):
         ),
         (header(samples=None), UnsupportedError, "a log without its samples"),
         (header(samples=[{"id": 1}]), InvalidInputError, "sample 0: messages is None"),
-        (header(samples=[sample(1, [{"role": None}], events=[])]), InvalidInputError, "sample 0, message 0: role is None"),
+        (header(samples=[sample(1, [{"role": None}], events=[])]), InvalidInputError, "message 0: role is None"),
         (
             header(samples=[sample(1, [message("user", [{"type": "image", "image": "data:"}]), COLD])]),
             UnsupportedError,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from numbers import Integral, Real
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -182,7 +182,11 @@ def _tokens(tokens: Ids, name: str) -> NDArray[np.int32]:
 
 
 def _is_id(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) <= np.iinfo(np.int32).max
+    return (
+        isinstance(value, int | np.integer)
+        and not isinstance(value, bool)
+        and 0 <= int(value) <= np.iinfo(np.int32).max
+    )
 
 
 def _logprobs(turn: TrajectoryTurn, place: int) -> NDArray[np.float32]:
