@@ -387,8 +387,8 @@ def plain_value(value: Any, name: str) -> Any:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(
-            f"{name} returned {value!r:.60}, which cannot be stored ({error}); return numbers, texts, lists and "
-            f"tables of them"
+            f"{name} returned the value {value!r:.60}, which cannot be stored ({error}); return numbers, texts, lists "
+            "and tables of them"
         ) from None
 
 
