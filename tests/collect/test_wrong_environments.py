@@ -55,7 +55,7 @@ WRONG_ANSWERS = {
         ends(observation=["hello"], terminated=False),
         r"StepResult.observation\[0\] is 'hello' \(a str\); give a text or messages",
     ),
-    "text reward": (ends(reward="1"), r"StepResult.reward is '1' \(a str\); give a finite number, None .* NaN"),
+    "text reward": (ends(reward="1"), r"StepResult.reward is '1' \(a str\); give a finite number .*None .* NaN"),
     "infinite reward": (ends(reward=math.inf), r"StepResult.reward is inf \(a float\); give a finite number"),
     "rewards": (ends(reward=[1.0, 2.0]), r"StepResult.reward is \[1.0, 2.0\] \(a list\)"),
     "terminated": (ends(terminated="no"), r"StepResult.terminated is 'no' \(a str\); give True or False"),
@@ -84,7 +84,7 @@ def test_numbers_of_any_kind_are_rewards(reward: Any) -> None:
 
 @pytest.mark.parametrize("observation", [5, None, [], [{"role": "user"}]])
 def test_a_first_observation_is_a_text_or_messages(observation: object) -> None:
-    message = r"reset of task 'train \d': Episode.observation .*; give a text, or"
+    message = r"reset of task 'train \d': Episode.observation.*; give a text, or"
     nothing_comes_of(SmallWorld(observation=observation), message)
 
 

@@ -78,7 +78,7 @@ def test_reasoning_gym_runs_inline_with_it():
     [
         ([], {}, "at least one text"),
         ("lake", {}, "at least one text"),
-        ([1], {}, "at least one text"),
+        ([1], {}, r"documents\[0\] is 1; give a text"),
         (["the"], {}, "no document has a word"),
         (LAKES, {"top": 0}, "top is 0"),
         (LAKES, {"max_characters": 0}, "max_characters is 0"),

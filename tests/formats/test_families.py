@@ -266,7 +266,7 @@ def test_records_and_tools_of_another_shape_are_named():
         with pytest.raises(InvalidInputError, match=r"chat 0(: messages)? is "):
             from_chats([record], tok)
     for tools in ("weather", 7, ["weather"], '{"name": "weather"}'):
-        with pytest.raises(InvalidInputError, match="chat 0: tools is"):
+        with pytest.raises(InvalidInputError, match="chat 0: tools"):
             from_chats([{"messages": [WARM, COLD], "tools": tools}], tok)
 
 

@@ -336,7 +336,7 @@ def test_teachers_by_domain() -> None:
         column = mixed.column(name, "token")
         np.testing.assert_array_equal(column[:-2], by_teacher[0].column(name, "token")[:-2])
         np.testing.assert_array_equal(column[-2:], by_teacher[1].column(name, "token")[-2:])
-    with pytest.raises(InvalidInputError, match="give the same number"):
+    with pytest.raises(InvalidInputError, match="give top_k=5"):
         annotate(mixed, "teacher_logprob", teachers[1], top_k=K + 1, draws=~of_first)
 
 

@@ -128,7 +128,7 @@ def test_a_list_that_was_one_text_is_split_as_it_was_joined() -> None:
         assert names.component("agentrl_core.recipes", table) == {
             "component": "icpi.Imagine",
             "actions": ["go, then look", "1"],
-            "places": [1, "b"],
+            "places": ["1", "b"],
         }
 
 

@@ -100,9 +100,11 @@ class _Table(NamedTuple):
     def read(self, rows: _RowRanges, wanted: pl.Schema) -> pl.DataFrame:
         """Read some columns of some rows, from the files that currently have them."""
         names = [*wanted, *(name.removesuffix(_OF_TOKENS) for name in wanted if name.endswith(_OF_TOKENS))]
-        core = self.store._core  # noqa: SLF001
-        # Without a name, each native table is freed before the parts are joined.
-        parts = [pl.DataFrame(table) for table in core.columns(self.name, rows.firsts, rows.ends, names)]
+        # Without a name of its own, the native table is freed before the parts are joined.
+        parts = [
+            pl.DataFrame(table)
+            for table in self.store._core.columns(self.name, rows.firsts, rows.ends, names)  # noqa: SLF001
+        ]
         return pl.concat([self._whole(part, wanted) for part in parts] or [pl.DataFrame(schema=wanted)], rechunk=False)
 
     def _whole(self, part: pl.DataFrame, wanted: pl.Schema) -> pl.DataFrame:
