@@ -139,7 +139,7 @@ def engine_images(observation: Any) -> tuple[env.Image, ...]:
     return tuple(part for part in observation["content"] if isinstance(part, env.Image))
 
 
-def shown(estimate: list[float]) -> str:
+def format_estimate(estimate: list[float]) -> str:
     """Format a number and its interval."""
     return "{:.3f} [{:.3f}, {:.3f}]".format(*estimate)
 
@@ -188,7 +188,8 @@ def main() -> None:
             result, unseen = seeing.result(), blind.result()
             bench.lines.append({"seed": seed, **result, "text_only": unseen})
             print(
-                f"seed {seed} before {result['before']:.3f} after {result['after']:.3f} gain {shown(result['gain'])}, "
+                f"seed {seed} before {result['before']:.3f} after {result['after']:.3f} "
+                f"gain {format_estimate(result['gain'])}, "
                 f"shuffled {result['shuffled_before']:.3f} and {result['shuffled_after']:.3f}, text only "
                 f"{unseen['before']:.3f} and {unseen['after']:.3f}, browser {result.get('browser')}, "
                 f"{result['seconds']:.0f} s",

@@ -167,7 +167,7 @@ def learned(
     return {"before": before, "after": after, "success": success, "seconds": time.perf_counter() - begin}
 
 
-def shown(estimate: list[float]) -> str:
+def format_estimate(estimate: list[float]) -> str:
     """Format a share and its interval."""
     return "{:.3f} [{:.3f}, {:.3f}]".format(*estimate)
 
@@ -206,7 +206,7 @@ def main() -> None:
             figures = learned(copy.deepcopy(start), tokenizer, world, recipe, options, seed)
             bench.lines.append({"seed": seed, "recipe": recipe.name, **figures})
             for split in ("train", "held_out"):
-                before, after = shown(figures["before"][split]), shown(figures["after"][split])
+                before, after = format_estimate(figures["before"][split]), format_estimate(figures["after"][split])
                 print(f"seed {seed} {recipe.name:<6} {split:<8} before {before} after {after}", flush=True)
             assert not math.isnan(figures["success"][-1])
             bench.write()

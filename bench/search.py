@@ -36,7 +36,7 @@ from agentrl_core.recipes.bfs_prover_v2 import BestFirst
 WIDTH = 16
 
 
-def grown(turns: int, seed: int) -> tuple[arl.Forest, list[int], np.random.Generator]:
+def build_group(turns: int, seed: int) -> tuple[arl.Forest, list[int], np.random.Generator]:
     """Return a group of *n* turns; one in eight ends its episode."""
     rng = np.random.default_rng(seed)
     forest = arl.Forest(seed=seed)
@@ -67,7 +67,7 @@ def more(forest: arl.Forest, places: list[int], rng: np.random.Generator, turns:
 
 def decisions(bench: Bench, turns: int, rounds: int) -> None:
     """Return how long reading and choosing take in a tree of *n* turns."""
-    forest, places, rng = grown(turns, 0)
+    forest, places, rng = build_group(turns, 0)
     tree = _core.SearchTree()
     start = time.perf_counter()
     tree.follow(forest._core, 0)  # noqa: SLF001
@@ -193,7 +193,7 @@ def textworld(tasks: int, games: str) -> tuple[Any, Any, Any]:
     return world, learning.warm_start(plays, tokenizer, 0, 60), tokenizer
 
 
-def found(bench: Bench, title: str, parts: tuple[Any, Any, Any], first: int, options: Any) -> None:
+def measure_programs(bench: Bench, title: str, parts: tuple[Any, Any, Any], first: int, options: Any) -> None:
     """Measure tokens per solved task, by program."""
     world, policy, tokenizer = parts
     seeds, tasks, budget = options.seeds, options.tasks, options.budget
@@ -252,13 +252,13 @@ def main() -> None:
         decisions(bench, turns, arguments.rounds)
     if "demo" in arguments.worlds:
         folder = Path(arguments.model) if arguments.model else None
-        found(bench, "demo", demo(arguments.steps, folder), 5000, arguments)
+        measure_programs(bench, "demo", demo(arguments.steps, folder), 5000, arguments)
     if bench.lines:
         bench.write()
     if "textworld" in arguments.worlds:
         with tempfile.TemporaryDirectory() as games:
             parts = textworld(arguments.tasks, arguments.games or games)
-            found(Bench("search_textworld"), "TextWorld", parts, 0, arguments)
+            measure_programs(Bench("search_textworld"), "TextWorld", parts, 0, arguments)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ class AtWork:
 AT_WORK = AtWork()
 
 
-class Says(engine.Scripted):
+class CountedEngine(engine.Scripted):
     """Count a wait."""
 
     async def generate(self, request: engine.Request) -> engine.Segment:
@@ -149,7 +149,7 @@ def main() -> None:
     warnings.simplefilter("ignore", RuntimeWarning)  # the failures below are deliberate
     bench = Bench("soak")
     _, tokenizer = warm_start.build(env.ReasoningGym(["chain_sum"], seed=0), seed=0)
-    scripted = Says(
+    scripted = CountedEngine(
         tokenizer, lambda request: str(request.seed % 1000), delay=lambda request: (request.seed >> 5) % 20 / 1000
     )
     world, rng = World(), random.Random(options.seed)  # noqa: S311

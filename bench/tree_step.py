@@ -36,7 +36,7 @@ from agentrl_core import Batch, Forest, Recipe, loss, recipes
 FAMILIES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
 
 
-class Grown:
+class GrowingForest:
     """A forest of random tokens that grows trajectory by trajectory."""
 
     def __init__(self, vocabulary: int) -> None:
@@ -74,7 +74,7 @@ class Grown:
         self.forest.finish(trajectory, reward=float(self._rng.normal()))
 
 
-def apart(grown: Grown) -> None:
+def apart(grown: GrowingForest) -> None:
     """Return 24 rollouts, each of a task of its own."""
     for _ in range(24):
         trajectory = grown.start(grown.group(), 0, grown.words(192))
@@ -82,7 +82,7 @@ def apart(grown: Grown) -> None:
         grown.finish(trajectory)
 
 
-def prompts(grown: Grown) -> None:
+def prompts(grown: GrowingForest) -> None:
     """Return 4 prompts of 512 tokens with 8 rollouts each."""
     for _ in range(4):
         group, prompt = grown.group(), grown.words(512)
@@ -92,7 +92,7 @@ def prompts(grown: Grown) -> None:
             grown.finish(trajectory)
 
 
-def forks(grown: Grown) -> None:
+def forks(grown: GrowingForest) -> None:
     """Return 3 prompts with 4 rollouts of 4 turns each, which fork once before their second and third turn."""
     for _ in range(3):
         group, prompt = grown.group(), grown.words(160)
@@ -107,7 +107,7 @@ def forks(grown: Grown) -> None:
                 grown.finish(trajectory)
 
 
-def chain(grown: Grown) -> None:
+def chain(grown: GrowingForest) -> None:
     """Return one task of 20 turns, with a branch of two turns off each of the first 19."""
     trunk = grown.start(grown.group(), 0, grown.words(192))
     trajectories = [trunk]
@@ -123,7 +123,7 @@ def chain(grown: Grown) -> None:
 
 
 # Each with its target ratio against both.
-SHAPES: dict[str, tuple[Callable[[Grown], None], float]] = {
+SHAPES: dict[str, tuple[Callable[[GrowingForest], None], float]] = {
     "no sharing": (apart, 0.8),
     "8 rollouts a prompt": (prompts, 2.5),
     "forks as in ARPO": (forks, 1.4),
@@ -203,7 +203,7 @@ def main() -> None:
     counts = {}
     for name in options.shapes:
         shape, goal = SHAPES[name]
-        grown = Grown(options.vocabulary)
+        grown = GrowingForest(options.vocabulary)
         shape(grown)
         batch = grown.forest.freeze()
         scores = np.random.default_rng(1).normal(size=batch.num_draws)

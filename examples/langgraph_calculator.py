@@ -72,7 +72,7 @@ RESPONSE = {
 """Format of the small model's tool calls."""
 
 
-def taught(tokenizer: Any) -> Any:
+def with_response_format(tokenizer: Any) -> Any:
     """Add the model's format of calls and results to the tokenizer, as a server would configure it."""
     tokenizer.response_template = RESPONSE
     result_template = "<result>{{ message['content'] }}</result>"
@@ -94,7 +94,7 @@ def learned(seed: int, *, iterations: int, rollouts: int, steps: int, held_out: 
         outcome = gym.reset(task, 0).step(str(state["messages"][-1].content))
         return outcome.reward or 0.0
 
-    world = env.Agents(run, gym, tokenizer=taught(tokenizer))
+    world = env.Agents(run, gym, tokenizer=with_response_format(tokenizer))
     generate = engine.Transformers(model, tokenizer)
     collector = arl.Collector(
         generate,

@@ -67,7 +67,7 @@ def linked(target: str) -> set[Crate]:
     return crates
 
 
-def taken(licence: str) -> str:
+def preferred(licence: str) -> str:
     """Return the preferred licence among the alternatives of an expression; `AND` keeps all of its parts."""
     alternatives = re.split(r" OR |/", licence)
     return next((name for name in TAKEN if name in alternatives), alternatives[0])
@@ -96,7 +96,7 @@ def text_of(folder: Path, licence: str) -> str:
     )
 
 
-def made() -> str:
+def licence_text() -> str:
     """Return the text of the file."""
     crates = sorted(set().union(*map(linked, TARGETS)))
     places = folders()
@@ -104,7 +104,7 @@ def made() -> str:
     texts: dict[str, list[str]] = {}
     for crate in crates:
         folder = places[crate.name, crate.version]
-        parts = [text_of(folder, part) for part in taken(crate.licence).split(" AND ") if part != TAKEN[0]]
+        parts = [text_of(folder, part) for part in preferred(crate.licence).split(" AND ") if part != TAKEN[0]]
         parts += [path.read_text(encoding="utf-8") for path in sorted(folder.glob("NOTICE*"))]
         for part in parts:
             tidy = "\n".join(line.rstrip() for line in part.strip().splitlines())
@@ -121,7 +121,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="exit with 1 if the file is out of date")
     check = parser.parse_args().check
-    text = made()
+    text = licence_text()
     if not check:
         FILE.write_text(text, encoding="utf-8")
         return 0

@@ -114,7 +114,7 @@ def package(line: str) -> str:
     return line.removeprefix("| ").partition(" ")[0]
 
 
-def ran(wheel: Path, name: str, version: str | None) -> tuple[str, str]:
+def test_result(wheel: Path, name: str, version: str | None) -> tuple[str, str]:
     """Return the installed version, and the last line of its tests or of the error."""
     row, uv = ROWS[name], find_uv_bin()
     pinned = f"{name}=={version}" if version else name
@@ -166,7 +166,7 @@ def main() -> int:
     for name in options.rows:
         bounds = {bound: floor(name) if bound == "lowest" else None for bound in options.bounds}
         for bound, version in ({each: each for each in options.at} or bounds).items():
-            installed, result = ran(options.wheel.resolve(), name, version)
+            installed, result = test_result(options.wheel.resolve(), name, version)
             failed |= "passed" not in result or "failed" in result or "error" in result
             shown = installed if options.at else f"{installed} ({bound})"
             lines.append(f"| {name} | {shown} | {shown_tests(name)} | {result} |")

@@ -72,7 +72,7 @@ class Click(Turns):
     def __init__(self, one: Box, two: Box) -> None:
         super().__init__(1)
         self._one, self._two = one, two
-        page = env.Image(encode_png(drawn(one, two)))
+        page = env.Image(encode_png(draw_page(one, two)))
         self.observation: Any = {"role": "user", "content": [page, QUESTION]}
 
     def step(self, action: str) -> env.StepResult:
@@ -104,7 +104,7 @@ def cells(box: Box) -> NDArray[np.bool_]:
     return inside
 
 
-def drawn(one: Box, two: Box) -> NDArray[np.uint8]:
+def draw_page(one: Box, two: Box) -> NDArray[np.uint8]:
     """Return the pixels of a page."""
     page = np.full((SIDE, SIDE, 3), _PAGE, np.uint8)
     for (left, top, right, bottom), shade, name in zip((one, two), _SHADES, _LETTERS, strict=True):

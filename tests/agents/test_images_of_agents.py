@@ -49,7 +49,7 @@ def answer(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
 
-class Seen:
+class RequestRecorder:
     """Records the requests to an engine; it answers `a`, `b`, `c`, ..."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ CALLING = SEEING.replace(
 )
 
 
-def served(log: Seen, store: Store | None = None, **options: Any) -> Endpoint:
+def served(log: RequestRecorder, store: Store | None = None, **options: Any) -> Endpoint:
     tokenizer = bytes_tokenizer(CALLING, SPECIAL, END)
     return Endpoint(EngineUpstream(engine.Scripted(tokenizer, log)), store=store, **options)
 
@@ -120,7 +120,7 @@ def hashes(images: tuple[Image, ...]) -> list[bytes]:
 
 
 def test_every_context_has_the_images_that_the_engine_saw(tmp_path: Path) -> None:
-    log = Seen()
+    log = RequestRecorder()
     first, second = shows("Two:", picture(1), picture(2)), shows("And", picture(3))
     with Store.open(tmp_path) as store:
         endpoint = served(log, store)
@@ -155,7 +155,7 @@ def test_every_context_has_the_images_that_the_engine_saw(tmp_path: Path) -> Non
     ids=["another image", "exchanged", "moved", "dropped", "another place"],
 )
 def test_a_history_with_other_images_is_a_rewritten_context(history: list[dict[str, Any]]) -> None:
-    log = Seen()
+    log = RequestRecorder()
     endpoint = served(log)
     first = shows("Two:", picture(1), picture(2))
     post(endpoint, chat(first), chat(*history, shows("now?")))
@@ -172,7 +172,7 @@ def test_a_history_with_other_images_is_a_rewritten_context(history: list[dict[s
 
 
 def test_sessions_of_one_group_share_a_prompt_only_with_equal_images() -> None:
-    log = Seen()
+    log = RequestRecorder()
     endpoint = served(log)
     for name, number in (("one", 1), ("two", 1), ("three", 2)):
         endpoint.open(name, task="t")
@@ -186,7 +186,7 @@ def test_sessions_of_one_group_share_a_prompt_only_with_equal_images() -> None:
 
 
 def test_choices_and_parallel_conversations_have_their_images() -> None:
-    log = Seen()
+    log = RequestRecorder()
     endpoint = served(log)
     first = shows("what?", picture(1))
     post(
@@ -203,7 +203,7 @@ def test_choices_and_parallel_conversations_have_their_images() -> None:
 
 
 def test_all_dialects_and_tool_results_take_images() -> None:
-    log = Seen()
+    log = RequestRecorder()
     endpoint = served(log)
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(picture(4).content).decode()}
@@ -252,7 +252,7 @@ def test_all_dialects_and_tool_results_take_images() -> None:
 
 
 def test_responses_go_on_from_a_response_with_images() -> None:
-    log = Seen()
+    log = RequestRecorder()
     endpoint = served(log)
     request = {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": url(picture(2))}]}]}
     [first] = post(endpoint, (RESPONSES, request))
@@ -261,7 +261,7 @@ def test_responses_go_on_from_a_response_with_images() -> None:
 
 
 def test_a_restarted_endpoint_resumes_with_the_stored_images(tmp_path: Path) -> None:
-    log = Seen()
+    log = RequestRecorder()
     first, second = shows("Two:", picture(1), picture(2)), shows("And", picture(3), picture(1))
     with Store.open(tmp_path) as store:
         post(served(log, store), chat(first), chat(first, answer("a"), second))
@@ -308,7 +308,7 @@ def data(raw: bytes) -> str:
     ],
 )
 def test_an_invalid_image_is_refused_before_anything_is_recorded(given: str, message: str, tmp_path: Path) -> None:
-    log = Seen()
+    log = RequestRecorder()
     with Store.open(tmp_path) as store:
         endpoint = served(log, store)
         wrong = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": given}}]}
@@ -321,25 +321,25 @@ def test_an_invalid_image_is_refused_before_anything_is_recorded(given: str, mes
 
 
 def test_too_many_images_are_refused() -> None:
-    log = Seen()
+    log = RequestRecorder()
     [reply] = post(served(log), chat(shows(*[picture(1)] * (MOST_IMAGES + 1))), status=400)
     assert f"send at most {MOST_IMAGES}" in reply["error"]["message"]
     post(served(log), chat(shows(*[picture(1)] * MOST_IMAGES)))
 
 
 def test_images_that_the_engine_or_template_does_not_support_are_refused() -> None:
-    blind = engine.Scripted(bytes_tokenizer(*TEMPLATES["seeing"]), Seen())
+    blind = engine.Scripted(bytes_tokenizer(*TEMPLATES["seeing"]), RequestRecorder())
     blind.takes_images = False
     [reply] = post(Endpoint(EngineUpstream(blind)), chat(shows("x", picture(1))), status=400)
     assert "which EngineUpstream does not take here; send texts" in reply["error"]["message"]
-    unseen = engine.Scripted(bytes_tokenizer(*TEMPLATES["blind"]), Seen())
+    unseen = engine.Scripted(bytes_tokenizer(*TEMPLATES["blind"]), RequestRecorder())
     [reply] = post(Endpoint(EngineUpstream(unseen)), chat(shows("x", picture(1))), status=400)
     assert "shows no images in a message of role 'user'" in reply["error"]["message"]
 
 
-def looped(run: Any, tokenizer: Any, *, takes_images: bool = True) -> tuple[Any, Seen]:
+def looped(run: Any, tokenizer: Any, *, takes_images: bool = True) -> tuple[Any, RequestRecorder]:
     """Return a batch of one episode of a program."""
-    log = Seen()
+    log = RequestRecorder()
     model = engine.Scripted(bytes_tokenizer(CALLING, SPECIAL, END), log)
     model.takes_images = takes_images
     world = env.Agents(run, [env.Task("t", "?", "f", None)], tokenizer=tokenizer)

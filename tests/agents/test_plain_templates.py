@@ -93,7 +93,7 @@ def test_a_template_with_neither_tools_nor_a_system_is_refused():
 
 @pytest.mark.parametrize("place", ["request", "argument", "both"])
 def test_options_of_a_request_reach_its_contexts(place):
-    async def asks(task, base_url, api_key):
+    async def run_agent(task, base_url, api_key):
         messages = [user(task.question)]
         body = {"model": "m", "messages": messages}
         kwargs = {"argument": {}, "request": {"enable_thinking": False}, "both": {"enable_thinking": True}}[place]
@@ -110,21 +110,21 @@ def test_options_of_a_request_reach_its_contexts(place):
         return 1.0
 
     arguments = {} if place == "request" else {"chat_template_kwargs": {"enable_thinking": False}}
-    shown = contexts(collected(asks, THINKING, ["42", "yes"], **arguments), THINKING)
+    shown = contexts(collected(run_agent, THINKING, ["42", "yes"], **arguments), THINKING)
     off = "" if place == "both" else "<think>\n\n</think>\n\n"
     assert [text.rpartition("assistant\n")[2] for text in shown] == [off, off]
     with pytest.raises(InvalidInputError, match="chat_template_kwargs has 'tools'"):
-        env.Agents(asks, [TASK], tokenizer=THINKING, chat_template_kwargs={"tools": []})
+        env.Agents(run_agent, [TASK], tokenizer=THINKING, chat_template_kwargs={"tools": []})
 
 
 def test_texts_in_parts_are_joined_as_in_vllm():
     parts = [{"type": "text", "text": "<reminder>be brief</reminder>"}, {"type": "text", "text": "is it cold?"}]
 
-    async def asks(_, base_url, api_key):
+    async def run_agent(_, base_url, api_key):
         await Client(base_url, api_key)([{"role": "user", "content": parts}])
         return 1.0
 
-    [shown] = contexts(collected(asks, PLAIN, ["yes"]), PLAIN)
+    [shown] = contexts(collected(run_agent, PLAIN, ["yes"]), PLAIN)
     assert "</reminder>\nis it cold?<|im_end|>" in shown
 
 
@@ -148,7 +148,7 @@ def test_an_environment_with_tools_needs_no_template_with_tools(name):
 
 
 def test_an_answer_that_was_cut_is_closed_by_the_next_message():
-    async def asks(task, base_url, api_key):
+    async def run_agent(task, base_url, api_key):
         messages = [user(task.question)]
         async with httpx.AsyncClient(headers={"Authorization": f"Bearer {api_key}"}) as client:
             for most in (2, 100):
@@ -157,11 +157,11 @@ def test_an_answer_that_was_cut_is_closed_by_the_next_message():
                 messages += [reply.json()["choices"][0]["message"], user("sure?")]
         return 1.0
 
-    shown = contexts(collected(asks, GLM, ["42 and more", "yes"]), GLM)
+    shown = contexts(collected(run_agent, GLM, ["42 and more", "yes"]), GLM)
     assert shown[1] == f"{shown[0]}42<|user|>\nsure?<|assistant|>\n"
 
 
-def asked(tok, replies, messages, **body):
+def replies_and_prompts(tok, replies, messages, **body):
     """Return the replies of an endpoint, and the prompts of its turns."""
     served = Endpoint(EngineUpstream(engine.Scripted(tok, replies)))
 
@@ -185,7 +185,9 @@ def test_an_endpoint_describes_tools_and_continues_after_tool_calls():
     answer["tool_calls"][0]["function"] = {"name": "calculate", "arguments": '{"sum": "6*7"}'}
     result = {"role": "tool", "tool_call_id": "c", "content": "42"}
     replies = [call(sum="6*7"), "It is 42."]
-    responses, prompts = asked(PLAIN, replies, [[question], [question, answer, result]], tools=[CALCULATOR])
+    responses, prompts = replies_and_prompts(
+        PLAIN, replies, [[question], [question, answer, result]], tools=[CALCULATOR]
+    )
     message = responses[0].json()["choices"][0]["message"]
     assert message["tool_calls"][0]["function"] == {"name": "calculate", "arguments": '{"sum": "6*7"}'}
     assert responses[0].json()["choices"][0]["finish_reason"] == "tool_calls"
@@ -196,10 +198,12 @@ def test_an_endpoint_describes_tools_and_continues_after_tool_calls():
 
 def test_an_endpoint_refuses_a_message_that_its_template_omits():
     known = tokenizer("known")
-    [reply], _ = asked(known, ["yes"], [[user("hi"), {"role": "critic", "content": "No."}]])
+    [reply], _ = replies_and_prompts(known, ["yes"], [[user("hi"), {"role": "critic", "content": "No."}]])
     assert reply.status_code == 400
     assert "message 1 of role 'critic'" in reply.text
     assert "leaves out the content 'No.'" in reply.text
-    [reply], [prompt] = asked(THINKING, ["yes"], [[user("hi")]], chat_template_kwargs={"enable_thinking": False})
+    [reply], [prompt] = replies_and_prompts(
+        THINKING, ["yes"], [[user("hi")]], chat_template_kwargs={"enable_thinking": False}
+    )
     assert reply.status_code == 200
     assert prompt.endswith("<think>\n\n</think>\n\n")

@@ -12,7 +12,7 @@ from agentrl_core import engine
 from agentrl_core.agents import Endpoint, EngineUpstream
 
 
-async def said(agent, messages):
+async def reply_of(agent, messages):
     reply = await agent.post("/s/one/v1/chat/completions", json={"messages": messages})
     assert reply.status_code == 200, reply.text
     return reply.json()["choices"][0]["message"]
@@ -28,7 +28,7 @@ def test_a_chat_continues_in_any_template_without_special_code(name) -> None:
         async with client(served) as agent:
             messages = [{"role": "user", "content": "what is 6*7?"}]
             for _ in range(3):
-                message = await said(agent, messages)
+                message = await reply_of(agent, messages)
                 messages += [message, {"role": "user", "content": "go on"}]
         return messages[:-1]
 

@@ -42,7 +42,7 @@ def upstream(*, ids=(5, 6, 7), logprobs=(-0.5, -0.25, 0.0), counted=3, certain=0
     return VllmUpstream("http://server", client=httpx.AsyncClient(transport=transport))
 
 
-def asked(server):
+def answer_of(server):
     async def ask():
         try:
             return await server.chat({"messages": [{"role": "user", "content": "?"}]}, None)
@@ -71,9 +71,9 @@ def test_a_server_whose_log_probs_are_raw_is_refused() -> None:
 
 
 def test_ids_that_are_not_all_that_was_sampled_are_refused() -> None:
-    assert asked(upstream()).choices[0].tokens == [5, 6, 7]
+    assert answer_of(upstream()).choices[0].tokens == [5, 6, 7]
     with pytest.raises(EngineError, match="returned 3 token ids, but reports 4 sampled tokens"):
-        asked(upstream(counted=4))
+        answer_of(upstream(counted=4))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_ids_that_are_not_all_that_was_sampled_are_refused() -> None:
     ids=["all", "a hole", "not computed", "rounded above zero", "compacted"],
 )
 def test_log_probs_stay_with_their_tokens(logprobs, expected) -> None:
-    np.testing.assert_array_equal(asked(upstream(logprobs=logprobs)).choices[0].logprobs, expected)
+    np.testing.assert_array_equal(answer_of(upstream(logprobs=logprobs)).choices[0].logprobs, expected)
 
 
 def replied(path, content):
@@ -142,8 +142,8 @@ CHAT = {
 )
 def test_a_reply_in_another_form_is_the_servers_fault(content) -> None:
     with pytest.raises(EngineError, match="server"):
-        asked(replied("/v1/chat/completions", content))
-    assert asked(replied("/v1/chat/completions", json.dumps(CHAT).encode())).choices[0].tokens == [5]
+        answer_of(replied("/v1/chat/completions", content))
+    assert answer_of(replied("/v1/chat/completions", json.dumps(CHAT).encode())).choices[0].tokens == [5]
     with pytest.raises(EngineError, match="server"):
         checked(replied("/v1/completions", content))
 

@@ -21,7 +21,7 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "400")
 
 
-def grown(store: Store, iteration: int, groups: int) -> Batch:
+def groups_of_two(store: Store, iteration: int, groups: int) -> Batch:
     """Return groups of two: member 0 solves its task, member 1 has unknown success; actions have 1 + group tokens."""
     forest = Forest(iteration=iteration)
     for group in range(groups):
@@ -44,7 +44,9 @@ def first_groups(batch: Batch, count: int) -> Batch:
 def run(tmp_path: Path) -> Path:
     """Run iterations: 0 rejects one of three groups, 1 rejects all, 2 is empty, 3 replays, 4 is open."""
     with Store.open(tmp_path / "run", sync="never") as store:
-        for iteration, batch in enumerate((first_groups(grown(store, 0, 3), 2), first_groups(grown(store, 1, 2), 0))):
+        for iteration, batch in enumerate(
+            (first_groups(groups_of_two(store, 0, 3), 2), first_groups(groups_of_two(store, 1, 2), 0))
+        ):
             store.append(store.rebase(batch), iteration=iteration)
             store.close_iteration(batch, {"metrics": {"loss": 0.5}})
             if iteration == 0:
@@ -52,12 +54,14 @@ def run(tmp_path: Path) -> Path:
         nothing = store.rebase(Forest(iteration=2).freeze())
         store.append(nothing, iteration=2)
         store.close_iteration(nothing, {"metrics": {"loss": 0.5}})
-        store.append(first_groups(grown(store, 3, 1), 0), iteration=3, partial=True)
+        store.append(first_groups(groups_of_two(store, 3, 1), 0), iteration=3, partial=True)
         store.flush()
-        batch = Batch.concat([grown(store, 3, 1), store.trajectory_batch([0, 4])]).with_draws([0, 4], source="replay")
+        batch = Batch.concat([groups_of_two(store, 3, 1), store.trajectory_batch([0, 4])]).with_draws(
+            [0, 4], source="replay"
+        )
         store.append(batch, iteration=3)
         store.close_iteration(batch, {"metrics": {"loss": 0.5}})
-        store.append(grown(store, 4, 1), iteration=4)
+        store.append(groups_of_two(store, 4, 1), iteration=4)
     return tmp_path / "run"
 
 

@@ -70,9 +70,9 @@ def test_watch_follows_a_run_until_ctrl_c(tmp_path) -> None:
         signal.signal(signal.SIGINT, before)
         os.close(theirs)
         try:
-            shown(ours, "1 iterations closed")
+            wait_for_text(ours, "1 iterations closed")
             trained(store, 1)
-            shown(ours, "2 iterations closed")
+            wait_for_text(ours, "2 iterations closed")
             process.send_signal(signal.SIGINT)
             assert process.wait(_SECONDS) == 130
         finally:
@@ -81,7 +81,7 @@ def test_watch_follows_a_run_until_ctrl_c(tmp_path) -> None:
             os.close(ours)
 
 
-def shown(terminal: int, text: str) -> None:
+def wait_for_text(terminal: int, text: str) -> None:
     """Read a terminal until it shows a text."""
     end, output = time.monotonic() + _SECONDS, ""
     while text not in output:

@@ -41,7 +41,7 @@ def rolled_out(batch: Batch) -> list[tuple[int, list[float]]]:
     return [(int(tasks[group_rows[0]].split()[1]), rewards[group_rows].tolist()) for group_rows in rows]
 
 
-def drawn(batch: Batch) -> list[tuple[int, list[float]]]:
+def drawn_groups(batch: Batch) -> list[tuple[int, list[float]]]:
     """Return the task and its members' rewards of each drawn group, in order."""
     groups, rewards = batch.keys("group_id", "draw"), np.asarray(batch.column("reward", "draw"))
     tasks = batch.texts("task_id", "draw")
@@ -85,7 +85,7 @@ def test_rejected_groups_are_handled_as_in_a_plain_loop(rejected: Any, tries: in
     admit = DynamicSampling(Band(), max_rounds=4, rejected=rejected, tries=tries)
     batch = collector(admit, seed=seed)(tasks=TASKS, group_size=SIZE)
     expected, again = plain(rolled_out(batch), admit)
-    assert drawn(batch) == expected
+    assert drawn_groups(batch) == expected
     assert expected
     assert (again > 0) == (rejected != "replace")
     assert any(len(members) > SIZE for _, members in expected) == (rejected == "extend")
@@ -117,7 +117,7 @@ def test_a_resumed_run_admits_the_same_groups(tmp_path: Path, rejected: Any) -> 
                 batch = collect(tasks=TASKS, group_size=SIZE)
             collect.end_iteration(collect.recipe.credit(batch), {})
             batches.append(
-                (drawn(batch), batch.column("score", "draw").tolist(), batch.column("source", "draw").tolist())
+                (drawn_groups(batch), batch.column("score", "draw").tolist(), batch.column("source", "draw").tolist())
             )
         counted = dict(zip(store.tasks.column("task_id"), store.tasks.column("attempts"), strict=True))
         total = sum(len(members) for k in range(6) for _, members in rolled_out(store.batch(k)) if members)

@@ -37,7 +37,7 @@ def frames(batch: Any) -> dict[str, pl.DataFrame]:
     return {name: pl.DataFrame(getattr(batch, name)).drop("created_us", strict=False) for name in TABLES}
 
 
-def shown(nodes: Any) -> dict[bytes, int]:
+def blob_counts(nodes: Any) -> dict[bytes, int]:
     """Return how often nodes reference each blob."""
     hashes = pl.DataFrame(nodes)["blobs"].explode().drop_nulls().to_list()
     return {each: hashes.count(each) for each in hashes}
@@ -127,11 +127,11 @@ def test_requests_have_the_images_of_their_paths_and_the_store_has_each_once(tmp
     assert {len(request.images) for request in requests} == {2, 3, 4}
     expected = {image.sha256: image.content for request in requests for image in request.images}
     with arl.Store.open(tmp_path, read_only=True) as store:
-        assert {each: store.blob(each) for each in shown(store.nodes)} == expected
+        assert {each: store.blob(each) for each in blob_counts(store.nodes)} == expected
         assert store.verify() == []
-        assert shown(batch.nodes) == shown(store.nodes)
+        assert blob_counts(batch.nodes) == blob_counts(store.nodes)
     files = [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
-    assert len(files) == len(expected) < sum(shown(batch.nodes).values())
+    assert len(files) == len(expected) < sum(blob_counts(batch.nodes).values())
 
 
 @pytest.mark.parametrize("runs", ["thread", "process"])
@@ -142,7 +142,7 @@ def test_wherever_episodes_run_the_trees_are_the_same(runs: str) -> None:
     collect.close()
     for name in TABLES:
         assert batches[0][name].equals(batches[1][name], null_equal=True), name
-    assert shown(batches[0]["nodes"])
+    assert blob_counts(batches[0]["nodes"])
 
 
 @pytest.mark.parametrize("count", [1, 4, 9, 17])

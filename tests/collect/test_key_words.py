@@ -99,14 +99,14 @@ def trained(collector: Any, path: Path, *, tasks: int, restarts: bool) -> Any:
         metrics: dict[str, Any] = {name: float(iteration) for name in NAMES if name != "steps"}
         collect.end_iteration(batch, {**metrics, "nested": dict.fromkeys(NAMES, 1.0)})
     assert store is not None
-    batches = [shown(store.batch(iteration)) for iteration in range(ITERATIONS)]
+    batches = [compared_values(store.batch(iteration)) for iteration in range(ITERATIONS)]
     arrays = {name: array.tolist() for name, array in store.arrays.items()}
     closed = [json.loads(state) for state in pl.DataFrame(store.write_log)["state"].drop_nulls()]
     store.close()
     return batches, arrays, closed
 
 
-def shown(batch: Batch) -> Any:
+def compared_values(batch: Batch) -> Any:
     return (
         batch.texts("task_id", "draw"),
         batch.column("advantage", "draw").tolist(),

@@ -344,14 +344,14 @@ def test_the_states_of_an_iteration_are_those_of_its_begin(tmp_path: Path) -> No
     """Iteration k selects by the state at the start of iteration k - s: simulation against the run."""
     attempts_by_iteration: dict[int, list[int]] = {}
 
-    class Told(type(recipes.GRPO.rollout)):  # type: ignore[misc]
+    class AttemptRecorder(type(recipes.GRPO.rollout)):  # type: ignore[misc]
         async def group(self, group: Any) -> None:
             attempts = int(group.statistics.get("attempts", 0))
             attempts_by_iteration.setdefault(group.key[0], []).append(attempts)
             await super().group(group)
 
     speaker = Speaker(uneven)
-    recipe = recipes.GRPO.replace(rollout=Told())
+    recipe = recipes.GRPO.replace(rollout=AttemptRecorder())
     with Store.open(tmp_path, sync="never") as store:
         # The pool has as many tasks as a batch: each is attempted four times in each iteration.
         collect = Collector(speaker, speaker, recipe, task_pool=4, staleness=2, store=store)

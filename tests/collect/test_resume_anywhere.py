@@ -90,7 +90,7 @@ class Interrupt:
 
 
 @pytest.fixture(autouse=True)
-def heard() -> Iterator[None]:
+def default_sigint() -> Iterator[None]:
     """Restore the handler of Ctrl-C, however the tests are started."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield

@@ -30,13 +30,13 @@ def begins(
     """Return each iteration's start and smallest policy version; `ages` gets the mean staleness of its batch."""
     world, visits = SmallWorld(), dict[int, set[int]]()
 
-    class Told(Independent):
+    class VisitRecorder(Independent):
         async def group(self, group: Group) -> None:
             # The pool has as many tasks as a batch: each is attempted in each iteration.
             visits.setdefault(group.key[0], set()).add(int(group.statistics.get("attempts", 0)) // TASKS)
             await super().group(group)
 
-    recipe = recipe.replace(rollout=Told())
+    recipe = recipe.replace(rollout=VisitRecorder())
     collect = Collector(world, world, recipe, task_pool=TASKS, staleness=staleness)
     if ages is not None:
         collect.on_iteration(lambda _, metrics: ages.append(metrics["tokens"]["staleness"]))

@@ -52,12 +52,12 @@ NAMES = {"score": "draw", "kept": "draw", "advantage": "step", "anchor": "step",
 NAMES["reference_logprob"] = "node_token"
 
 
-def drawn(paths: list[Path]) -> list[Path]:
+def drawn_paths(paths: list[Path]) -> list[Path]:
     return [path for path in paths if path.status in ("finished", "truncated")]
 
 
 def steps_of(paths: list[Path], draw: int) -> list[tuple[int, int]]:
-    return [(begin, end) for begin, end, _ in drawn(paths)[draw].steps]
+    return [(begin, end) for begin, end, _ in drawn_paths(paths)[draw].steps]
 
 
 @settings(max_examples=60, deadline=None)
@@ -104,7 +104,7 @@ def test_token_weights_equal_plain_loops(seed: int, denominator: str, shared: st
 def test_a_plan_holds_every_trainable_token_of_its_draws_once(seed: int, room: int) -> None:
     rng = np.random.default_rng(seed)
     batch, paths = grow(seed)
-    draw_tokens = [np.array([token.token for token in path.tokens]) for path in drawn(paths)]
+    draw_tokens = [np.array([token.token for token in path.tokens]) for path in drawn_paths(paths)]
     draws = rng.permutation(batch.num_draws)[: rng.integers(0, batch.num_draws + 1)]
     trainable, positions = batch.column("trainable", "token"), batch.column("position", "token")
     tokens, node_tokens = batch.column("token", "token"), batch.column("node_token", "token")
@@ -384,5 +384,5 @@ def test_columns_belong_to_the_caller() -> None:
 def test_sharing_is_counted() -> None:
     batch, paths = grow(5, members=4, turns=6)
     stored = levels(batch)["node_token"]
-    assert batch.sharing_ratio == sum(len(path.tokens) for path in drawn(paths)) / stored
+    assert batch.sharing_ratio == sum(len(path.tokens) for path in drawn_paths(paths)) / stored
     assert stored < sum(len(path.tokens) for path in paths)

@@ -28,7 +28,7 @@ def forest_like_that() -> Forest:
 
 
 @pytest.fixture
-def grown() -> tuple[Forest, int]:
+def open_action() -> tuple[Forest, int]:
     """Return a trajectory t with the prompt [1, 2, 3] as node t and the open action [4, 5] as node t + 1."""
     forest = Forest()
     forest.add_group(0, "task")
@@ -147,9 +147,9 @@ FOREST = {
 
 @pytest.mark.parametrize(("call", "message"), FOREST.values(), ids=FOREST)
 def test_a_rejected_call_leaves_a_forest_unchanged(
-    grown: tuple[Forest, int], call: Callable[[Forest, int], object], message: str
+    open_action: tuple[Forest, int], call: Callable[[Forest, int], object], message: str
 ) -> None:
-    forest, trunk = grown
+    forest, trunk = open_action
     with pytest.raises(InvalidInputError, match=message):
         call(forest, trunk)
     assert forest.tokens(trunk).tolist() == [1, 2, 3, 4, 5]
@@ -179,16 +179,16 @@ MISSING = {
 
 @pytest.mark.parametrize(("call", "message"), MISSING.values(), ids=MISSING)
 def test_unknown_ids_in_a_forest_raise_not_found_error(
-    grown: tuple[Forest, int], call: Callable[[Forest, int], object], message: str
+    open_action: tuple[Forest, int], call: Callable[[Forest, int], object], message: str
 ) -> None:
-    forest, trunk = grown
+    forest, trunk = open_action
     with pytest.raises(NotFoundError, match=message) as caught:
         call(forest, trunk)
     assert isinstance(caught.value, LookupError)
 
 
-def test_ended_trajectories_stay_ended(grown: tuple[Forest, int]) -> None:
-    forest, trunk = grown
+def test_ended_trajectories_stay_ended(open_action: tuple[Forest, int]) -> None:
+    forest, trunk = open_action
     branch = forest.fork(trunk, node=trunk)
     with pytest.raises(InvalidInputError, match=f"trajectory {branch} ends without an action"):
         forest.finish(branch)
@@ -332,8 +332,8 @@ def test_errors_pickle(kind: type[AgentRLError]) -> None:
     assert issubclass(kind, AgentRLError)
 
 
-def test_errors_of_the_core_pickle(grown: tuple[Forest, int]) -> None:
-    forest, trunk = grown
+def test_errors_of_the_core_pickle(open_action: tuple[Forest, int]) -> None:
+    forest, trunk = open_action
     for call in (lambda: forest.append(trunk, [], kind="prompt"), lambda: forest.tokens(77)):
         with pytest.raises(AgentRLError) as caught:
             call()

@@ -28,7 +28,7 @@ batches = st.lists(st.lists(trajectories, min_size=1, max_size=3), min_size=1, m
 FactRows = list[dict[str, Any]]
 
 
-def whole(facts: dict[str, Any], level: str) -> dict[str, Any]:
+def filled(facts: dict[str, Any], level: str) -> dict[str, Any]:
     """Return the facts of a row, None for missing ones."""
     return {name: facts.get(name) for name in sorted(FACTS[level])}
 
@@ -50,13 +50,13 @@ def grow(script: Any, iteration: int) -> tuple[Batch, FactRows, FactRows]:
                 forest.append(trajectory, [2], kind="observation")
                 fork = forest.fork(trajectory, ordinal=0) if forks and turn == 0 else fork
             forest.finish(trajectory, reward=1.0, facts=end)
-            of_steps += [whole(facts, "step") for facts in turns]
-            of_ends.append(whole(end, "trajectory"))
+            of_steps += [filled(facts, "step") for facts in turns]
+            of_ends.append(filled(end, "trajectory"))
             if fork is not None:
                 forest.append(fork, [9], kind="action", logprobs=[-1.0])
                 forest.finish(fork, reward=0.0)
-                of_steps += [whole(turns[0], "step"), whole({}, "step")]
-                of_ends.append(whole({}, "trajectory"))
+                of_steps += [filled(turns[0], "step"), filled({}, "step")]
+                of_ends.append(filled({}, "trajectory"))
     return forest.freeze(), of_steps, of_ends
 
 
@@ -124,8 +124,8 @@ def test_facts_go_with_their_rows(tmp_path_factory: pytest.TempPathFactory, scri
         store.close_iteration(more, {})
     first = pl.DataFrame(stored.steps).filter(pl.col("trajectory_id") == stored.column("trajectory_id", "draw")[0])
     inherited = first["facts"].to_list()
-    every[0] += [*inherited, whole({"tool": "new"}, "step")]
-    every[1] += [whole({}, "trajectory")]
+    every[0] += [*inherited, filled({"tool": "new"}, "step")]
+    every[1] += [filled({}, "trajectory")]
     for _ in range(2):
         with Store.open(run, read_only=True) as store:
             for iteration, (_, of_steps, of_ends) in enumerate(grown):

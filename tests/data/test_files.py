@@ -14,7 +14,7 @@ from agentrl_core.cli import main
 from agentrl_core.view import Page
 
 
-def shown(name: str) -> str:
+def stable_name(name: str) -> str:
     """Return the name of a file; temporary files have a random one."""
     return UNFINISHED if name.endswith(UNFINISHED) else name
 
@@ -28,7 +28,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
     def record(descriptor: int) -> None:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
         folder = path if path.is_dir() else path.parent
-        listings.append((shown(path.name), sorted(shown(file.name) for file in folder.iterdir())))
+        listings.append((stable_name(path.name), sorted(stable_name(file.name) for file in folder.iterdir())))
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", record)

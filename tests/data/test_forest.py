@@ -46,7 +46,7 @@ def check_against_lists(batch: Batch, paths: list[Path]) -> None:
     assert batch.column("token", "node_token")[batch.column("node_token", "token")].tolist() == [t.token for t in flat]
 
 
-class Grown(RuleBasedStateMachine):
+class ForestMachine(RuleBasedStateMachine):
     """Any operations in any order."""
 
     @initialize()
@@ -128,8 +128,8 @@ class Grown(RuleBasedStateMachine):
             check_against_lists(*self.played.freeze())
 
 
-Grown.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestGrown = Grown.TestCase
+ForestMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestGrown = ForestMachine.TestCase
 
 turns = st.tuples(st.sampled_from(["act", "act", "observe", "pay", "fork", "prune"]), st.integers(0, 1000))
 scripts = st.lists(st.lists(st.lists(turns, max_size=8), min_size=1, max_size=3), min_size=1, max_size=3)

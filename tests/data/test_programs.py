@@ -19,7 +19,7 @@ def forest() -> Forest:
     return forest
 
 
-def begun(forest: Forest, member: int = 0) -> int:
+def start_trajectory(forest: Forest, member: int = 0) -> int:
     trajectory = forest.start(0, member)
     forest.append(trajectory, [1, 2], kind="prompt")
     return trajectory
@@ -97,7 +97,7 @@ def test_a_bad_key_is_refused(forest: Forest, key: tuple[int, ...], message: str
 
 
 def test_a_fork_of_a_rolled_back_trajectory_can_leave_its_prefix_untrained(forest: Forest) -> None:
-    trunk = begun(forest)
+    trunk = start_trajectory(forest)
     wrong = acted(forest, trunk, [3, 4], reward=0.0, observation=[5])
     forest.rollback(trunk, wrong, 1)
     mended = forest.fork(trunk, train_prefix=False)
@@ -111,9 +111,9 @@ def test_a_fork_of_a_rolled_back_trajectory_can_leave_its_prefix_untrained(fores
 
 
 def test_an_untrained_prefix_stays_untrained_after_splice_rollback_and_reprompt(forest: Forest) -> None:
-    trunk = begun(forest)
+    trunk = start_trajectory(forest)
     acted(forest, trunk, [3], observation=[5])
-    good = begun(forest, 1)
+    good = start_trajectory(forest, 1)
     node = acted(forest, good, [7], observation=[5])
     forest.finish(good, reward=1.0)
 
@@ -143,7 +143,7 @@ def test_an_untrained_prefix_stays_untrained_after_splice_rollback_and_reprompt(
 
 
 def test_forks_of_one_episode_share_its_episode_id(forest: Forest) -> None:
-    one, two = begun(forest), begun(forest, 1)
+    one, two = start_trajectory(forest), start_trajectory(forest, 1)
     acted(forest, one, [3], observation=[5])
     acted(forest, two, [4], observation=[5])
     first = forest.fork(one)
@@ -168,7 +168,7 @@ def tokens_of(batch: Batch, column: str = "token") -> list[list[int]]:
 
 
 def test_a_snapshot_returns_the_handles_of_its_rows(forest: Forest) -> None:
-    one, other = begun(forest, 1), begun(forest, 0)
+    one, other = start_trajectory(forest, 1), start_trajectory(forest, 0)
     for trajectory, token in ((one, 3), (other, 4)):
         acted(forest, trajectory, [token], observation=[9])
     forest.finish(one, reward=0.25)
@@ -186,7 +186,7 @@ def test_a_snapshot_returns_the_handles_of_its_rows(forest: Forest) -> None:
 
 
 def test_with_prompt_copies_actions_after_another_prompt(forest: Forest) -> None:
-    original = begun(forest)
+    original = start_trajectory(forest)
     acted(forest, original, [3, 4], reward=0.5, observation=[5], state="room")
     acted(forest, original, [6], reward=1.0)
     forest.finish(original, reward=1.5)

@@ -19,7 +19,7 @@ def forest() -> Forest:
     return forest
 
 
-def begun(forest: Forest, member: int = 0, group: int = 0) -> int:
+def start_trajectory(forest: Forest, member: int = 0, group: int = 0) -> int:
     trajectory = forest.start(group, member)
     forest.append(trajectory, [1, 2], kind="prompt", state="hall")
     return trajectory
@@ -40,7 +40,7 @@ def followed(forest: Forest, group: int = 0) -> SearchTree:
 
 
 def test_a_fork_inside_an_action_has_its_own_turn(forest: Forest) -> None:
-    trunk = begun(forest)
+    trunk = start_trajectory(forest)
     action = acted(forest, trunk, [-0.5, -1.0], "room")
     branch = forest.fork(trunk, node=action, end=1)
     acted(forest, branch, [-0.25], "cellar")
@@ -67,7 +67,7 @@ def test_a_fork_inside_an_action_has_its_own_turn(forest: Forest) -> None:
 
 
 def test_a_turn_enters_the_tree_after_its_observation_or_when_its_branch_is_pruned(forest: Forest) -> None:
-    trunk = begun(forest)
+    trunk = start_trajectory(forest)
     node = forest.append(trunk, [3], kind="action", logprobs=[-0.5])
     core = _core.SearchTree()
     core.follow(forest._core, 0)
@@ -93,7 +93,7 @@ def test_a_turn_enters_the_tree_after_its_observation_or_when_its_branch_is_prun
 def test_failed_and_truncated_ends_are_not_solved(forest: Forest) -> None:
     ends = {"failed": None, "truncated": 0.0, "finished": 0.5}
     for member, (status, reward) in enumerate(ends.items()):
-        branch = begun(forest, member)
+        branch = start_trajectory(forest, member)
         forest.append(branch, [3], kind="action", logprobs=[-0.5])
         forest.step(branch, truncated=status == "truncated", terminated=status == "finished")
         forest.finish(branch, reward=reward, success=False, status=status)  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def test_failed_and_truncated_ends_are_not_solved(forest: Forest) -> None:
     np.testing.assert_array_equal(stored.value, tree.value)
     # A success reported by a program counts for the current state of the branch.
     forest.add_group(1, "task")
-    solved = begun(forest, 0, 1)
+    solved = start_trajectory(forest, 0, 1)
     acted(forest, solved, [-0.5], "room")
     forest.finish(solved, reward=1.0, success=True)
     tree = followed(forest, 1)
@@ -119,14 +119,14 @@ def test_a_tree_follows_one_group(forest: Forest) -> None:
     core.follow(forest._core, 0)
     with pytest.raises(InvalidInputError, match="the search tree follows another group"):
         core.follow(forest._core, 1)
-    acted(forest, begun(forest), [-0.5], "room")
+    acted(forest, start_trajectory(forest), [-0.5], "room")
     core.follow(forest._core, 0)
-    grafted = begun(forest, 1)
+    grafted = start_trajectory(forest, 1)
     core.graft(forest._core, grafted, 0)
     with pytest.raises(InvalidInputError, match="graft it before its first turn"):
         core.graft(forest._core, grafted, 0)
     with pytest.raises(InvalidInputError, match="turn is 7, but the search has 1 turns"):
-        core.graft(forest._core, begun(forest, 2), 7)
+        core.graft(forest._core, start_trajectory(forest, 2), 7)
     acted(forest, grafted, [-0.5], "room")
     acted(forest, grafted, [-0.25], "attic")
     core.follow(forest._core, 0)
@@ -153,12 +153,12 @@ def test_a_tree_read_incrementally_equals_one_read_at_once(moves: list[tuple[int
     forest = Forest()
     forest.add_group(0, "task")
     core = _core.SearchTree()
-    standing, over = [begun(forest)], []
+    standing, over = [start_trajectory(forest)], []
     for number, (place, kind, read) in enumerate(moves):
         branch = standing[place % len(standing)]
         match kind:
             case 0:
-                standing.append(begun(forest, number + 1))
+                standing.append(start_trajectory(forest, number + 1))
             case 1:
                 acted(forest, branch, [-0.25], f"state {place % 5}")
             case 2:

@@ -55,7 +55,7 @@ class Memory:
         return [append for append in self.appends if append.iteration == iteration and not append.partial]
 
 
-def alike(mine: pl.DataFrame, other: pl.DataFrame) -> bool:
+def tables_equal(mine: pl.DataFrame, other: pl.DataFrame) -> bool:
     return len(mine) == len(other) == 0 or mine.equals(other, null_equal=True)
 
 
@@ -174,7 +174,7 @@ class Machine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(ROWS))
     def read(self, name: str) -> None:
         assert self.reader is not None
-        assert alike(pl.DataFrame(getattr(self.reader, name)), self.seen[name])
+        assert tables_equal(pl.DataFrame(getattr(self.reader, name)), self.seen[name])
 
     @rule()
     def compact(self) -> None:
@@ -223,10 +223,12 @@ class Machine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(ROWS))
     def tables_are_what_was_appended(self, name: str) -> None:
         stored = pl.DataFrame(getattr(self.store, name)).drop("created_us", strict=False)
-        assert alike(stored, self.memory.table(name))
+        assert tables_equal(stored, self.memory.table(name))
         files = sorted((self.folder / name).glob("*.arrow"))
         assert (
-            alike(pl.scan_ipc(files).collect().drop("created_us", strict=False), stored) if files else not len(stored)
+            tables_equal(pl.scan_ipc(files).collect().drop("created_us", strict=False), stored)
+            if files
+            else not len(stored)
         )
 
     @rule(index=st.integers(0, 50))

@@ -109,7 +109,7 @@ def test_rows_that_do_not_fit_are_one_error(rows: Any, message: str) -> None:
     assert forest.tokens(trajectory).tolist() == []
 
 
-def grown(by: str) -> arl.Batch:
+def two_chats(by: str) -> arl.Batch:
     """Two chats of two turns; the experts of all context tokens come with each answer."""
     forest = arl.Forest()
     forest.add_group(0, "task")
@@ -151,7 +151,7 @@ def grown(by: str) -> arl.Batch:
 @pytest.mark.parametrize("by", ["append_many", "ingest"])
 def test_batched_calls_record_the_same_rows_as_single_calls(by: str) -> None:
     expected = {1: [10, 10], 2: [11, 11], 3: [12, 12], 4: [13, 13], 7: [14, 14], 5: [22, 22]}
-    assert rows_of(grown(by)) == rows_of(grown("one by one")) == expected
+    assert rows_of(two_chats(by)) == rows_of(two_chats("one by one")) == expected
 
 
 def test_a_rewritten_context_gets_the_rows_of_its_own_response() -> None:

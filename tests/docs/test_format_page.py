@@ -52,9 +52,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arl.Store]:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arl.Store]:
+def store_of_facts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arl.Store]:
     """Return a store with facts, an image, arrays that change, and live records."""
-    with arl.Store.open(tmp_path_factory.mktemp("told") / "run") as store:
+    with arl.Store.open(tmp_path_factory.mktemp("facts") / "run") as store:
         arrays = {"a/means": np.arange(40.0), "a/table": np.arange(12, dtype=np.int32).reshape(4, 3)}
         for iteration in range(4):
             forest = arl.Forest(iteration=iteration, facts=FACTS, reward_components=["style", "truth"])
@@ -114,13 +114,13 @@ def test_tables_of_a_collector_are_read_without_the_library(
     assert repr(page["table"](collected.path, name).to_pylist()) == repr(expected)
 
 
-def test_facts_are_read_without_the_library(page: dict[str, Any], told: arl.Store) -> None:
+def test_facts_are_read_without_the_library(page: dict[str, Any], store_of_facts: arl.Store) -> None:
     for name in ("steps", "trajectories", "nodes"):
-        assert page["table"](told.path, name).to_pylist() == rows(getattr(told, name))
-    steps = page["table"](told.path, "steps")
+        assert page["table"](store_of_facts.path, name).to_pylist() == rows(getattr(store_of_facts, name))
+    steps = page["table"](store_of_facts.path, "steps")
     assert steps["facts"].to_pylist()[:2] == [{"flawed": None, "tool": "search"}, {"flawed": 1.0, "tool": None}]
     assert json.loads(steps.schema.metadata[b"reward_components"]) == ["style", "truth"]
-    assert page["manifest"](told.path)["facts"] == FACTS
+    assert page["manifest"](store_of_facts.path)["facts"] == FACTS
 
 
 def test_the_write_log_finds_the_computed_columns_of_an_iteration(page: dict[str, Any], store: arl.Store) -> None:
@@ -139,10 +139,10 @@ def test_the_write_log_finds_the_computed_columns_of_an_iteration(page: dict[str
     assert json.loads(close["state"])["iteration"] == 5
 
 
-def test_arrays_are_read_without_the_library(page: dict[str, Any], told: arl.Store, store: arl.Store) -> None:
-    kinds = set(page["table"](told.path, "states")["kind"].to_pylist())
+def test_arrays_are_read_without_the_library(page: dict[str, Any], store_of_facts: arl.Store, store: arl.Store) -> None:
+    kinds = set(page["table"](store_of_facts.path, "states")["kind"].to_pylist())
     assert kinds == {0, 1, 2}
-    actual, expected = page["arrays"](told.path), told.arrays
+    actual, expected = page["arrays"](store_of_facts.path), store_of_facts.arrays
     expected = expected() if callable(expected) else expected
     assert actual.keys() == expected.keys() == {"a/means"}
     np.testing.assert_array_equal(actual["a/means"], expected["a/means"])
@@ -162,19 +162,19 @@ def test_the_tokens_of_paths(page: dict[str, Any], tmp_path: Path) -> None:
     assert any(row["parent_end"] is not None for row in nodes.values()), "no fork inside of a node"
 
 
-def test_live_records_are_read_up_to_where_they_were_cut_off(page: dict[str, Any], told: arl.Store) -> None:
-    path = Path(told.path, "live", "4.records")
+def test_live_records_are_read_up_to_where_they_were_cut_off(page: dict[str, Any], store_of_facts: arl.Store) -> None:
+    path = Path(store_of_facts.path, "live", "4.records")
     expected = [(b"0.1/segment", b"payload"), (b"0.2/segment", b"")]
-    assert list(page["records"](path)) == expected == told.rollout_log(4).records()
+    assert list(page["records"](path)) == expected == store_of_facts.rollout_log(4).records()
     truncated = path.with_name("cut")
     truncated.write_bytes(path.read_bytes()[:-1])
     assert list(page["records"](truncated)) == expected[:1]
     truncated.unlink()
 
 
-def test_blobs_are_named_by_their_hash(told: arl.Store) -> None:
+def test_blobs_are_named_by_their_hash(store_of_facts: arl.Store) -> None:
     name = hashlib.sha256(b"an image").hexdigest()
-    assert Path(told.path, "blobs", name[:2], name).read_bytes() == b"an image"
+    assert Path(store_of_facts.path, "blobs", name[:2], name).read_bytes() == b"an image"
 
 
 def test_names_and_checksums_are_those_of_the_page(page: dict[str, Any], store: arl.Store) -> None:
@@ -237,11 +237,13 @@ def sections() -> dict[str, list[list[str]]]:
     return {name: columns for name, columns in columns_by_section.items() if columns}
 
 
-def test_the_columns_are_those_of_the_files(page: dict[str, Any], told: arl.Store, collected: arl.Store) -> None:
+def test_the_columns_are_those_of_the_files(
+    page: dict[str, Any], store_of_facts: arl.Store, collected: arl.Store
+) -> None:
     documented = sections()
     assert set(documented) == {*TABLES, "journal", "states"}
     for folder, columns in documented.items():
-        table = page["table"](told.path, folder)
+        table = page["table"](store_of_facts.path, folder)
         schema = (page["table"](collected.path, folder) if table is None else table).schema
         bounds = re.compile(r"\w+_(first|end)")
         fields = [field for field in schema if folder != "journal" or not bounds.fullmatch(field.name)]
@@ -260,8 +262,8 @@ def test_the_columns_are_those_of_the_files(page: dict[str, Any], told: arl.Stor
                 assert ",".join(f"{code}={word}" for code, word in page_codes) == codes.decode(), f"{folder}.{name}"
 
 
-def test_the_manifest_has_the_fields_and_flags_of_the_page(page: dict[str, Any], told: arl.Store) -> None:
-    known, text = page["manifest"](told.path), text_of("format")
+def test_the_manifest_has_the_fields_and_flags_of_the_page(page: dict[str, Any], store_of_facts: arl.Store) -> None:
+    known, text = page["manifest"](store_of_facts.path), text_of("format")
     fields, flags = text.split("## The manifest")[1].split("## The Arrow files")[0].split("| reader flag |")
     assert re.findall(r"^\| `(\w+)` \|", fields, re.MULTILINE) == list(known)
     assert re.findall(r"^\| `(\w+)` \|", flags, re.MULTILINE) == [flag["name"] for flag in known["reader_flags"]]

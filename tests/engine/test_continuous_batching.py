@@ -33,18 +33,18 @@ def generate(make_model, tokenizer):
 
 
 @pytest.fixture
-def whole(generate):
+def undisturbed(generate):
     """Return the undisturbed segment."""
     [segment] = generate_all(generate, [ask()])
     assert len(segment.tokens) == 40
     return segment
 
 
-def begins(part, whole):
+def begins(part, undisturbed):
     count = len(part.tokens)
-    assert part.tokens.tolist() == whole.tokens[:count].tolist()
-    np.testing.assert_allclose(part.logprobs, whole.logprobs[:count], atol=1e-5)
-    np.testing.assert_allclose(part.entropies, whole.entropies[:count], atol=1e-5)
+    assert part.tokens.tolist() == undisturbed.tokens[:count].tolist()
+    np.testing.assert_allclose(part.logprobs, undisturbed.logprobs[:count], atol=1e-5)
+    np.testing.assert_allclose(part.entropies, undisturbed.entropies[:count], atol=1e-5)
 
 
 def test_requests_that_join_a_running_batch_generate_the_same_as_alone(generate):
@@ -108,7 +108,7 @@ def test_a_batch_invariant_engine_gives_equal_bits_alone_together_and_late(make_
     generate.close()
 
 
-def test_an_aborted_request_returns_the_tokens_generated_so_far(generate, whole):
+def test_an_aborted_request_returns_the_tokens_generated_so_far(generate, undisturbed):
     gate = Gate(generate)
 
     async def abort():
@@ -126,13 +126,13 @@ def test_an_aborted_request_returns_the_tokens_generated_so_far(generate, whole)
 
     aborted, other, waiting = asyncio.run(abort())
     assert (aborted.finish_reason, len(aborted.tokens)) == ("abort", 5)
-    begins(aborted, whole)
+    begins(aborted, undisturbed)
     assert (other.finish_reason, len(other.tokens)) == ("length", 40)
     assert (waiting.finish_reason, len(waiting.tokens)) == ("abort", 0)
     assert len(waiting.logprobs) == len(waiting.entropies) == 0
 
 
-def test_a_weight_update_aborts_running_requests_of_the_old_version(generate, make_model, whole, own_words):
+def test_a_weight_update_aborts_running_requests_of_the_old_version(generate, make_model, undisturbed, own_words):
     other = make_model("qwen3", seed=1)
     gate = Gate(generate)
 
@@ -149,7 +149,7 @@ def test_a_weight_update_aborts_running_requests_of_the_old_version(generate, ma
     before, after = asyncio.run(update())
     assert (before.finish_reason, before.policy_version) == ("abort", 0)
     assert 4 <= len(before.tokens) < 40
-    begins(before, whole)
+    begins(before, undisturbed)
     assert (after.finish_reason, after.policy_version) == ("length", 1)
     np.testing.assert_allclose(after.logprobs, own_words(other, ask(), after, LONG)[0], atol=1e-5)
     with pytest.raises(InvalidInputError, match="does not fit"):
@@ -157,7 +157,7 @@ def test_a_weight_update_aborts_running_requests_of_the_old_version(generate, ma
     assert generate.policy_version == 1
 
 
-def test_a_cancelled_wait_frees_its_row(generate, whole):
+def test_a_cancelled_wait_frees_its_row(generate, undisturbed):
     gate = Gate(generate)
 
     async def cancel():
@@ -171,7 +171,7 @@ def test_a_cancelled_wait_frees_its_row(generate, whole):
             await leaving
         return await staying
 
-    begins(asyncio.run(cancel()), whole)
+    begins(asyncio.run(cancel()), undisturbed)
     assert gate.running[:3] == [2, 1, 1]
     assert not generate._open_requests
 
@@ -202,7 +202,7 @@ def test_a_cancelled_wait_ends_when_no_thread_uses_the_model(generate):
     assert asyncio.run(cancel()) == (True, "sdpa")
 
 
-def test_a_failed_step_fails_the_running_requests_but_not_the_engine(generate, whole):
+def test_a_failed_step_fails_the_running_requests_but_not_the_engine(generate, undisturbed):
     forward = generate.model.forward
     failing = threading.Event()
 
@@ -228,10 +228,10 @@ def test_a_failed_step_fails_the_running_requests_but_not_the_engine(generate, w
     with pytest.raises(EngineError, match="for 1 requests"):  # before its first token
         generate_all(generate, [ask()])
     failing.clear()
-    begins(generate_all(generate, [ask()])[0], whole)
+    begins(generate_all(generate, [ask()])[0], undisturbed)
 
 
-def test_newcomers_that_cannot_be_taken_leave_the_others_alone(generate, whole):
+def test_newcomers_that_cannot_be_taken_leave_the_others_alone(generate, undisturbed):
     begin = generate._begin
 
     def refusing(newcomers):
@@ -251,7 +251,7 @@ def test_newcomers_that_cannot_be_taken_leave_the_others_alone(generate, whole):
         return await asyncio.gather(running, newcomer, return_exceptions=True)
 
     segment, error = asyncio.run(run())
-    begins(segment, whole)
+    begins(segment, undisturbed)
     assert isinstance(error, EngineError)
     assert "generating for 1 requests failed with MemoryError: no room" in str(error)
 
@@ -346,7 +346,7 @@ def _asks(engine, answers):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_gets_an_error_and_does_not_hang(generate, whole):
+def test_a_forked_child_gets_an_error_and_does_not_hang(generate, undisturbed):
     context = multiprocessing.get_context("fork")
     answers = context.Queue()
     child = context.Process(target=_asks, args=(generate, answers))
@@ -354,7 +354,7 @@ def test_a_forked_child_gets_an_error_and_does_not_hang(generate, whole):
     assert "its forked child" in answers.get(timeout=600)
     child.join(600)
     assert child.exitcode == 0
-    begins(generate_all(generate, [ask()])[0], whole)
+    begins(generate_all(generate, [ask()])[0], undisturbed)
 
 
 def test_the_interpreter_ends_while_an_engine_works(tmp_path):

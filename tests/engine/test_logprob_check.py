@@ -14,7 +14,7 @@ from agentrl_core.engine.logprob_check import check_logprobs, sample_requests
 WARM = Sampling(temperature=0.7, max_tokens=12)
 
 
-def found(generate, model, sampling=WARM, **options):
+def check_result(generate, model, sampling=WARM, **options):
     return check_logprobs(generate, model, sample_requests(generate.vocabulary_size, sampling), **options)
 
 
@@ -36,7 +36,7 @@ class Altered(engine.Transformers):
 )
 def test_an_engine_that_is_right_is_found_right(sampling, make_model, tokenizer):
     model = make_model("qwen3")
-    finding = found(engine.Transformers(model, tokenizer), model, sampling, version=0)
+    finding = check_result(engine.Transformers(model, tokenizer), model, sampling, version=0)
     assert (finding.cause, finding.message) == ("none", "engine and model agree")
     assert finding.tokens == 2 * 14 * 12, "fourteen requests and a turn behind each"
     assert 0 < finding.largest < 1e-4
@@ -63,16 +63,16 @@ def test_short_prompts_have_a_turn_that_reads_whole_blocks_if_the_context_has_ro
 def test_weights_of_another_version_and_unsaid_ones(make_model, tokenizer):
     model, other = make_model("qwen3"), make_model("qwen3", seed=1)
     generate = engine.Transformers(other, tokenizer)
-    finding = found(generate, model, version=0)
+    finding = check_result(generate, model, version=0)
     assert finding.cause == "weights"
     assert "reports version 0" in finding.message
     assert finding.largest > 0.1
     generate.update_weights(other, 3)
-    finding = found(generate, model, version=0)
+    finding = check_result(generate, model, version=0)
     assert finding.cause == "version"
     assert "weights of version 3, and the model's are of version 0" in finding.message
-    assert found(generate, other, version=3).cause == "none"
-    assert found(generate, model).cause == "weights"
+    assert check_result(generate, other, version=3).cause == "none"
+    assert check_result(generate, model).cause == "weights"
 
 
 def test_log_probs_before_temperature(make_model, tokenizer, own_words):
@@ -84,10 +84,10 @@ def test_log_probs_before_temperature(make_model, tokenizer, own_words):
 
     generate = Altered(model, tokenizer, after=raw)
     for sampling in (WARM, Sampling(top_k=5, max_tokens=12)):
-        finding = found(generate, model, sampling)
+        finding = check_result(generate, model, sampling)
         assert finding.cause == "mode"
         assert "logprobs_mode=processed_logprobs" in finding.message
-    assert found(generate, model, Sampling(max_tokens=12)).cause == "none", "at temperature 1 both modes are one"
+    assert check_result(generate, model, Sampling(max_tokens=12)).cause == "none", "at temperature 1 both modes are one"
 
 
 @pytest.mark.parametrize("temperature", [0.35, 1.3])
@@ -97,7 +97,7 @@ def test_a_temperature_other_than_the_requested_one_is_identified(temperature, m
     def clamped(request):
         return Request(request.tokens, request.seed, replace(request.sampling, temperature=temperature))
 
-    finding = found(Altered(model, tokenizer, before=clamped), model, replace(WARM, top_k=8))
+    finding = check_result(Altered(model, tokenizer, before=clamped), model, replace(WARM, top_k=8))
     assert finding.cause == "temperature"
     assert f"samples at temperature {temperature:g}, not 0.7" in finding.message
 
@@ -106,7 +106,7 @@ def test_a_window_that_one_side_has(make_model, tokenizer):
     model = make_model("qwen3")
     window = make_model("qwen3", use_sliding_window=True, sliding_window=20, max_window_layers=0)
     window.load_state_dict(model.state_dict())
-    finding = found(engine.Transformers(model, tokenizer), window)
+    finding = check_result(engine.Transformers(model, tokenizer), window)
     assert finding.cause == "position"
     # Position 20 is the first that does not see position 0; the token after it is the first with other probabilities.
     assert "tokens before position 21 agree" in finding.message
@@ -115,10 +115,10 @@ def test_a_window_that_one_side_has(make_model, tokenizer):
 
 def test_another_precision(make_model, tokenizer):
     model = make_model("qwen3", initializer_range=0.05)
-    finding = found(engine.Transformers(model, tokenizer), copy.deepcopy(model).to(torch.bfloat16))
+    finding = check_result(engine.Transformers(model, tokenizer), copy.deepcopy(model).to(torch.bfloat16))
     assert finding.cause == "precision"
     assert 1e-3 < finding.largest < 0.5
-    assert found(engine.Transformers(model, tokenizer), model.double(), tolerance=1e-3).cause == "none"
+    assert check_result(engine.Transformers(model, tokenizer), model.double(), tolerance=1e-3).cause == "none"
 
 
 def test_where_the_largest_difference_is(make_model, tokenizer):
@@ -131,7 +131,7 @@ def test_where_the_largest_difference_is(make_model, tokenizer):
         logprobs[5] -= 7
         return replace(segment, logprobs=logprobs)
 
-    finding = found(Altered(model, tokenizer, after=wrong_once), model)
+    finding = check_result(Altered(model, tokenizer, after=wrong_once), model)
     assert (finding.cause, finding.request, finding.position) == ("position", 8, 38)
     np.testing.assert_allclose(finding.largest, 7, atol=1e-3)
     np.testing.assert_allclose(finding.mean, 7 / finding.tokens, atol=1e-3)

@@ -129,7 +129,7 @@ def test_requests_fail_when_the_servers_are_given_up(servers: list[StubVllm], to
         assert caplog.text.count("it is given up until update_weights reaches it") == 2
         with pytest.raises(EngineError, match="does not answer"):
             sample(generate)
-        assert not generate._returning, "nobody waits for them any more"
+        assert not generate._returning, "all requests have ended"
     for each in servers:
         each.start()
     assert len(sample(generate)) == 8, "they are not forgotten"

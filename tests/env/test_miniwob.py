@@ -75,7 +75,7 @@ def alive(processes):
     return {process for process, state in states.items() if state != "Z"}
 
 
-def gone(processes, seconds=60.0):
+def have_ended(processes, seconds=60.0):
     end = time.monotonic() + seconds
     while alive(processes) and time.monotonic() < end:
         time.sleep(0.05)
@@ -200,7 +200,7 @@ def test_a_page_that_hangs_is_ended():
     time.sleep(1)
     with pytest.raises(AgentRLError, match="took too long"):
         episode.step("click(4)")
-    assert gone(processes)
+    assert have_ended(processes)
     episode.close()
     assert not world._browsers
     world.close()
@@ -231,7 +231,7 @@ def test_a_killed_process_leaves_no_child_processes_or_temporary_folder():
     holder.kill()
     holder.wait()
     holder.stdout.close()
-    assert gone(processes)
+    assert have_ended(processes)
     assert not folder.exists()
 
 

@@ -116,7 +116,7 @@ print(count < 1_000_000, os.strerror(ctypes.get_errno()))
 }
 
 
-def ran(interpreter: str, code: str, user: int | None) -> subprocess.CompletedProcess[str]:
+def run_code(interpreter: str, code: str, user: int | None) -> subprocess.CompletedProcess[str]:
     options: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
     return subprocess.run([interpreter, "-c", code], capture_output=True, text=True, check=False, cwd="/", **options)
 
@@ -131,11 +131,11 @@ def call(request) -> Callable[[str], str]:
             pytest.skip("only root can become another user")
         interpreter = next((path for path in ("/usr/bin/python3", "/usr/local/bin/python3") if Path(path).exists()), "")
         check = f"import sys; sys.path.insert(0, {site!r}); import agentrl_core.env; print(sys.version_info[:2])"
-        if not interpreter or ran(interpreter, check, user).stdout.strip() != str(sys.version_info[:2]):
+        if not interpreter or run_code(interpreter, check, user).stdout.strip() != str(sys.version_info[:2]):
             pytest.skip("another user cannot run this package")
 
     def called(code: str) -> str:
-        completed = ran(interpreter, CALL.format(site=site, code=code), user)
+        completed = run_code(interpreter, CALL.format(site=site, code=code), user)
         return completed.stdout + completed.stderr
 
     return called

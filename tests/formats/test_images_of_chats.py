@@ -56,7 +56,7 @@ CHAT: dict[str, Any] = {
 TURNS = [(1, 2), (1, 2, 3), (1, 2, 3)]
 
 
-def shown(batch: arl.Batch) -> list[list[bytes]]:
+def images_of_actions(batch: arl.Batch) -> list[list[bytes]]:
     """Return the images before each action, by the rows of nodes."""
     nodes = {row["node_id"]: row for row in pl.DataFrame(batch.nodes).to_dicts()}
     all_blobs = []
@@ -87,7 +87,7 @@ def test_images_of_a_chat_are_blobs_of_the_nodes_that_show_them(each: int) -> No
     before = copy.deepcopy(CHAT)
     batch = from_chats([CHAT], TOKENIZER if each == 1 else processor())
     assert before == CHAT
-    assert shown(batch) == [[picture(number).sha256 for number in numbers] for numbers in TURNS]
+    assert images_of_actions(batch) == [[picture(number).sha256 for number in numbers] for numbers in TURNS]
     assert batch.blob(picture(3).sha256) == picture(3).content
     plain = [
         {**message, "content": [{"type": "image"} if p["type"] == "image_url" else p for p in message["content"]]}
@@ -128,7 +128,7 @@ def test_other_formats_hold_the_images_too() -> None:
     [trace] = to_verifiers(batch)
     assert trace["nodes"][1]["message"] == CHAT["messages"][1]
     for back in (from_atif([trajectory]), from_verifiers([trace]), from_atif([_without_ids(trajectory)], TOKENIZER)):
-        assert shown(back) == shown(batch)
+        assert images_of_actions(back) == images_of_actions(batch)
         assert back.column("token", "token").tolist() == batch.column("token", "token").tolist()
         [chat] = to_chats(back)
         urls = [each["image_url"]["url"] for m in chat["messages"] for each in m["content"] if "image_url" in each]
@@ -148,8 +148,8 @@ def test_equal_tokens_with_another_image_are_another_path() -> None:
     other = copy.deepcopy(CHAT)
     other["messages"][1]["content"][2] = part(9)
     batch = from_chats([{**CHAT, "group": "g"}, {**other, "group": "g"}], TOKENIZER)
-    assert sorted(map(len, shown(batch))) == [2, 2, 3, 3, 3, 3]
-    assert {blobs[1] for blobs in shown(batch)} == {picture(2).sha256, picture(9).sha256}
+    assert sorted(map(len, images_of_actions(batch))) == [2, 2, 3, 3, 3, 3]
+    assert {blobs[1] for blobs in images_of_actions(batch)} == {picture(2).sha256, picture(9).sha256}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.sequences import Sequences
 
 
-def drawn(seed: int, *, several: bool) -> Sequences:
+def random_sequences(seed: int, *, several: bool) -> Sequences:
     """Return up to eight random rows of three tasks; `several`: with rows of the same rollout."""
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 9, rng.integers(1, 9))
@@ -41,7 +41,7 @@ def order(rows: Sequences) -> list[int]:
 @settings(deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
 def test_every_sampled_token_is_there_once_with_its_numbers(seed: int, several: bool) -> None:
-    rows = drawn(seed, several=several)
+    rows = random_sequences(seed, several=several)
     batch, row_order = rows.batch, order(rows)
     for name, column in (("responses", "token"), ("logprobs", "behaviour_logprob"), ("value", "value")):
         row_values = rows.columns[name] if name in rows.columns else getattr(rows, name)
@@ -54,7 +54,7 @@ def test_every_sampled_token_is_there_once_with_its_numbers(seed: int, several: 
 @settings(deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
 def test_a_reward_belongs_to_the_turn_before_it(seed: int, several: bool) -> None:
-    rows = drawn(seed, several=several)
+    rows = random_sequences(seed, several=several)
     batch, expected, of_draw = rows.batch, [], {}
     for row in order(rows):
         mask, paid = rows.masks[row], rows.rewards[row]
@@ -72,7 +72,7 @@ def test_a_reward_belongs_to_the_turn_before_it(seed: int, several: bool) -> Non
 @settings(deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_batch_gives_the_rows_back(seed: int) -> None:
-    rows = drawn(seed, several=False)
+    rows = random_sequences(seed, several=False)
     back, row_order = Sequences.of(rows.batch, columns=["value"]), order(rows)
     assert len(back.prompts) == len(row_order)
     for place, row in enumerate(row_order):

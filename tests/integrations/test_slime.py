@@ -49,7 +49,7 @@ except ImportError:
 ARGS = Namespace(reward_key=None)
 
 
-def drawn(seed: int, *, groups: int = 3, size: int = 4) -> list[Sample]:
+def random_samples(seed: int, *, groups: int = 3, size: int = 4) -> list[Sample]:
     rng = np.random.default_rng(seed)
     samples = []
     for index in range(groups * size):
@@ -79,7 +79,7 @@ def credited(samples: list[Sample], functions: Functions) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_grpo_advantages_match_the_reward_normalisation_of_slime(seed: int) -> None:
-    samples = drawn(seed)
+    samples = random_samples(seed)
     data = credited(samples, Functions(recipes.GRPO))
     # Its `_post_process_rewards`: (reward - mean) / (std + 1e-6) in groups of equal size, on every token.
     rewards = torch.tensor([sample.reward for sample in samples]).reshape(-1, 4)
@@ -195,7 +195,7 @@ def test_the_loss_equals_the_loss_of_slime_for_the_same_formula(per_token: bool)
     from slime.backends.megatron_utils import loss as theirs
     from slime.backends.megatron_utils.cp_utils import get_sum_of_sample_mean
 
-    samples = drawn(0)
+    samples = random_samples(0)
     data = credited(samples, Functions(recipes.GRPO))
     lengths = [len(sample.tokens) for sample in samples]
     generator = torch.Generator().manual_seed(0)

@@ -36,7 +36,7 @@ class Context(NamedTuple):
         return Context(self.tokens + tokens, self.images + images)
 
 
-def seen(batch: Batch) -> list[list[Context]]:
+def contexts_of_draws(batch: Batch) -> list[list[Context]]:
     """Return for each draw its context before each action node, and the whole; no node is cut."""
     result = []
     for path in node_paths(batch):
@@ -78,7 +78,7 @@ def test_probes_see_the_images_before_them(family: str, whole: bool) -> None:
     model, processor = build(family)
     batch = rollouts(processor)
     rows = [[20 + draw, 30, 40 + draw] for draw in range(batch.num_draws)]
-    contexts = seen(batch)
+    contexts = contexts_of_draws(batch)
     longest = max(len(context.tokens) for of_draw in contexts for context in of_draw) + 2
     probe, most = Probe(rows, start=1), 4096 if whole else longest
     annotated = annotate(batch, "answer_logprob", model, probe=probe, processor=processor, max_tokens=most)
@@ -99,13 +99,13 @@ def test_other_prompts_keep_their_images(family: str) -> None:
     model, processor = build(family)
     batch = rollouts(processor)
     hints = [[50, 51], [52], [52], [53], [54, 55, 56]]  # the second and third share an action
-    prompts = [hint + of_draw[0].tokens for hint, of_draw in zip(hints, seen(batch), strict=True)]
+    prompts = [hint + of_draw[0].tokens for hint, of_draw in zip(hints, contexts_of_draws(batch), strict=True)]
     annotated = annotate(batch, "teacher_logprob", model, prompts=prompts, top_k=3, processor=processor, max_tokens=300)
     answers, tokens = annotated.column("teacher_logprob", "token"), batch.column("token", "token")
     likeliest = annotated.column("teacher_top_logprobs", "token")
     offsets, steps = batch.offsets("token"), batch.offsets("step")
     scale = batch.column("inverse_temperature", "token")
-    for draw, of_draw in enumerate(seen(batch)):
+    for draw, of_draw in enumerate(contexts_of_draws(batch)):
         for context, step in zip(of_draw, range(steps[draw], steps[draw + 1]), strict=False):
             place = slice(offsets[step], offsets[step + 1])
             hinted = Context(hints[draw] + context.tokens, context.images)
@@ -119,7 +119,7 @@ def test_other_prompts_keep_their_images(family: str) -> None:
 def test_equal_tokens_with_other_images_are_other_contexts() -> None:
     model, processor = build("smolvlm")
     batch = look([BEFORE, AFTER, BEFORE])
-    rows, (first, second, third) = [[7, 8]] * 3, seen(batch)
+    rows, (first, second, third) = [[7, 8]] * 3, contexts_of_draws(batch)
     assert first[0].tokens == second[0].tokens
     annotated = annotate(batch, "answer_logprob", model, probe=Probe(rows), processor=processor)
     before = annotated.column("answer_logprob_before", "draw")
@@ -151,7 +151,7 @@ def test_a_final_probe_reads_the_observation_after_the_last_action() -> None:
     model, processor = build("smolvlm")
     forest, batch = Forest(), look([BEFORE], end=AFTER)
     annotated = annotate(batch, "answer_logprob", model, probe=Probe([[7]]), processor=processor)
-    (before, end) = seen(batch)[0]
+    (before, end) = contexts_of_draws(batch)[0]
     assert len(end.images) == 2
     assert annotated.column("answer_logprob_before", "draw")[0] == pytest.approx(
         float(logprobs(model, processor, before, [7])[0]), abs=1e-5
@@ -168,7 +168,7 @@ def test_a_final_probe_reads_the_observation_after_the_last_action() -> None:
     forest.finish(trajectory, reward=0.0)
     batch = forest.freeze()
     annotated = annotate(batch, "answer_logprob", model, probe=Probe([[7]]), processor=processor)
-    ((_, end),) = seen(batch)
+    ((_, end),) = contexts_of_draws(batch)
     assert annotated.column("answer_logprob", "step")[0] == pytest.approx(
         float(logprobs(model, processor, end, [7])[0]), abs=1e-5
     )
@@ -177,7 +177,7 @@ def test_a_final_probe_reads_the_observation_after_the_last_action() -> None:
 def test_unsupported_annotations_of_images_are_rejected() -> None:
     model, processor = build("smolvlm")
     batch = look([BEFORE, AFTER])
-    ((context, _), _) = seen(batch)
+    ((context, _), _) = contexts_of_draws(batch)
     token, prompts = image_token(model), [context.tokens, [*context.tokens, image_token(model)]]
     count = context.tokens.count(token)
     with pytest.raises(

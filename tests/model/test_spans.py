@@ -20,7 +20,7 @@ from agentrl_core.model.spans import Parsed, Spans, Tags
 TAGS = st.lists(st.integers(0, 2), min_size=1, max_size=3)
 
 
-def found(spans: Spans, actions: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+def spans_of(spans: Spans, actions: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
     tokens = np.array([token for action in actions for token in action], np.int32)
     begins, ends = spans.find(tokens, np.cumsum([0, *map(len, actions)]))
     return list(zip(begins.tolist(), ends.tolist(), strict=True))
@@ -55,18 +55,18 @@ def test_tags_are_read_from_token_to_token(
         spans = read(action, opening, closing, tags=tags, begun=begun)
         expected += [(begin + offset, end + offset) for begin, end in spans]
         offset += len(action)
-    assert found(Tags(opening, closing, tags=tags, begun=begun), actions) == expected
+    assert spans_of(Tags(opening, closing, tags=tags, begun=begun), actions) == expected
 
 
 def test_tags_by_hand() -> None:
     # 7 8 opens, 9 closes. The first 9 closes nothing; the second 7 8 is inside; the last span is never closed.
     action = [9, 7, 8, 1, 7, 8, 2, 9, 3, 7, 8, 4]
-    assert found(Tags([7, 8], [9]), [action]) == [(1, 8), (9, 12)]
-    assert found(Tags([7, 8], [9], tags=False), [action]) == [(3, 7), (11, 12)]
-    assert found(Tags([7, 8], [9], begun=True), [action]) == [(0, 1), (1, 8), (9, 12)]
-    assert found(Tags([7, 8], [9]), [[1, 7], [8, 9]]) == []  # a tag does not continue in another action
-    assert found(Tags([7], [7]), [[7, 1, 7, 7]]) == [(0, 3), (3, 4)]
-    assert found(Tags([7], [9]), []) == found(Tags([7], [9]), [[]]) == []
+    assert spans_of(Tags([7, 8], [9]), [action]) == [(1, 8), (9, 12)]
+    assert spans_of(Tags([7, 8], [9], tags=False), [action]) == [(3, 7), (11, 12)]
+    assert spans_of(Tags([7, 8], [9], begun=True), [action]) == [(0, 1), (1, 8), (9, 12)]
+    assert spans_of(Tags([7, 8], [9]), [[1, 7], [8, 9]]) == []  # a tag does not continue in another action
+    assert spans_of(Tags([7], [7]), [[7, 1, 7, 7]]) == [(0, 3), (3, 4)]
+    assert spans_of(Tags([7], [9]), []) == spans_of(Tags([7], [9]), [[]]) == []
 
 
 def batch_of(*draws: Sequence[Sequence[int]]) -> Batch:
@@ -126,7 +126,7 @@ PIECES = ["a", "bc", " ", "d e", "f ", "", "ghi"]
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 6), max_size=8), max_size=4))
 def test_a_token_belongs_to_a_span_if_a_letter_of_it_does(actions: list[list[int]]) -> None:
-    spans = found(Parsed(words, lambda tokens: "".join(PIECES[token] for token in tokens)), actions)
+    spans = spans_of(Parsed(words, lambda tokens: "".join(PIECES[token] for token in tokens)), actions)
     place = offset = 0
     for action in actions:
         owner = [number for number, token in enumerate(action) for _ in PIECES[token]]  # the token of each letter

@@ -17,7 +17,7 @@ from agentrl_core import Forest
 EACH = pytest.mark.parametrize("name", LOSSES)
 
 
-def seen(pack: object, row: int) -> list[int]:
+def attended_rows(pack: object, row: int) -> list[int]:
     """Return the rows that a row attends to, by the definition of the mask."""
     rows = np.arange(len(pack.input_ids))
     return np.flatnonzero((rows <= row) & (row < pack.subtree_end)).tolist()
@@ -50,12 +50,12 @@ def test_each_row_attends_to_its_own_path_and_each_token_is_trained_once(seed: i
         ] + [len(pack.input_ids)]
         assert pack.max_seqlen == np.diff(pack.cu_seqlens).max()
         for source, token in zip(pack.source_row.tolist(), pack.token.tolist(), strict=True):
-            rows = seen(pack, source)
+            rows = attended_rows(pack, source)
             assert pack.input_ids[rows].tolist() == before[token]
             assert pack.position_ids[rows].tolist() == list(range(len(rows)))
         assert pack.target.tolist() == targets[pack.token].tolist()
         # No row is duplicated: any two rows attend to different tokens.
-        paths = {tuple(pack.input_ids[seen(pack, row)]) for row in range(len(pack.input_ids))}
+        paths = {tuple(pack.input_ids[attended_rows(pack, row)]) for row in range(len(pack.input_ids))}
         assert len(paths) == len(pack.input_ids)
         trained += pack.token.tolist()
         for draw in of_draw[pack.token].tolist():
@@ -96,7 +96,7 @@ def test_equal_sampled_prefixes_are_run_once(seed: int, vocabulary: int) -> None
     (pack,) = batch.plan(draws, 10**6, layout="tree", fold=[old])
     assert len(pack.input_ids) == len(prefixes(before))
     for source, token in zip(pack.source_row, pack.token.tolist(), strict=True):
-        assert pack.input_ids[seen(pack, source)].tolist() == before[token]
+        assert pack.input_ids[attended_rows(pack, source)].tolist() == before[token]
     # Equal tokens after equal tokens are one pair if their old log-probs agree.
     kinds = dict.fromkeys(zip(places(batch).tolist(), old.tolist(), strict=True))
     assert len(pack.token) == len(kinds)

@@ -9,7 +9,7 @@ from public_names import public_names
 import agentrl_core
 
 MOST = 280
-"""The largest number of names, which may only fall: a new name takes the place of one that nobody needs."""
+"""The largest number of names, which may only decrease: to add a name, remove another."""
 
 
 def test_there_are_few_public_names() -> None:

@@ -27,7 +27,7 @@ SAMPLES_NOTHING = {"bq_nco"}
 """Recipes whose trajectories are all given, so that no segment can be interrupted."""
 
 
-def uncut(name: str, folder: Path) -> Loop:
+def plain_run(name: str, folder: Path) -> Loop:
     """Run all iterations at once, in sequences; exactly the sampled tokens are trained."""
     loop = Loop(small(name), "sequence")
     with arl.Store.open(folder, sync="never") as store:
@@ -38,7 +38,7 @@ def uncut(name: str, folder: Path) -> Loop:
     return loop
 
 
-def cut(name: str, folder: Path) -> Loop:
+def killed_run(name: str, folder: Path) -> Loop:
     """Run the same as trees, killed in the middle of the second iteration and between batch and update of the third."""
     loop = Loop(small(name), "tree")
     with arl.Store.open(folder, sync="never") as store:
@@ -82,7 +82,7 @@ def assert_trained(loop: Loop) -> None:
 @pytest.mark.parametrize("name", spread(name for name in NAMES if name not in reasons()))
 @pytest.mark.filterwarnings("ignore")
 def test_a_recipe_trains_the_same_with_and_without_kills(name: str, tmp_path: Path) -> None:
-    one, other = uncut(name, tmp_path / "whole"), cut(name, tmp_path / "cut")
+    one, other = plain_run(name, tmp_path / "whole"), killed_run(name, tmp_path / "cut")
     assert_trained(one)
     assert_trained(other)
     for first, second in zip(one.batches, other.batches, strict=True):
@@ -97,7 +97,7 @@ def test_recipes_that_cannot_run_have_a_reason(tmp_path: Path) -> None:
     for name, why in reasons().items():
         assert why.strip()
         with pytest.raises(AgentRLError):
-            uncut(name, tmp_path / name)
+            plain_run(name, tmp_path / name)
 
 
 KILLED = ("ppo", "arpo_gui", "mopps")

@@ -39,7 +39,7 @@ def by_chance(share: float, *, but: str = "\0") -> Speaker:
     return speak
 
 
-class Paid(Riddles):
+class RewardedRiddles(Riddles):
     """Riddles whose environment reports the facts that a recipe reads."""
 
     def __init__(self, **facts: float) -> None:
@@ -59,7 +59,7 @@ class Paid(Riddles):
 
 
 def test_a2fm_forces_nine_members_into_three_modes() -> None:
-    run = solve(recipes.A2FM, in_turn(WRONG), world=Paid(**{"reward.mode": 0.0, "reward.format": 1.0}))
+    run = solve(recipes.A2FM, in_turn(WRONG), world=RewardedRiddles(**{"reward.mode": 0.0, "reward.format": 1.0}))
     tags = ["<instant>"] * 3 + ["<reasoning>"] * 3 + ["<agentic>"] * 3 + [""] * 3
     assert [row.actions for row in run.rows] == [[tag + WRONG] for tag in tags]
     assert {row.trained for row in run.rows} == {WRONG + END}, "tags are not trained"
@@ -387,7 +387,7 @@ CASES = {
     "ghpo": Case(by_chance(0.1, but="0123"), 4),
     "dars": Case(by_chance(0.2), 32),
     "v05": Case(by_chance(0.7), 16),
-    "a2fm": Case(by_chance(0.5), 12, Paid(**{"reward.mode": 0.0, "reward.format": 1.0})),
+    "a2fm": Case(by_chance(0.5), 12, RewardedRiddles(**{"reward.mode": 0.0, "reward.format": 1.0})),
     "active_vln": Case(by_chance(0.2), 4),
     "agent_rlvr": Case(by_chance(0.05, but="teacher"), 8),
     "brorl": Case(by_chance(0.3), 16, smaller={"count": 16, "piece": 5, "trained": 8}),

@@ -44,7 +44,7 @@ def by_seed(seed: int, place: str, number: int) -> tuple[int, float]:
     return 3 + seed % 2, -0.7
 
 
-def grown(program: Rollout, world: Any = None, *, size: int = 1, check: bool = True, **options: Any) -> arl.Batch:
+def roll_out(program: Rollout, world: Any = None, *, size: int = 1, check: bool = True, **options: Any) -> arl.Batch:
     world = Maze(LINE, by_seed) if world is None else world
     engine = RecordingEngine(world)
     recipe = recipes.GRPO.replace(rollout=program)
@@ -70,13 +70,13 @@ def forks(batch: arl.Batch) -> list[tuple[int, int]]:
 
 
 def test_branches_split_at_fixed_depths() -> None:
-    batch = grown(FixedDepthBranching(splits=3, every=1))
+    batch = roll_out(FixedDepthBranching(splits=3, every=1))
     # Two from the prompt; each splits after one turn, and all four after two.
     assert batch.num_draws == 8 == FixedDepthBranching(splits=3, every=1).final_group_size(1)
     assert sorted(turns for _, turns in forks(batch)) == [1, 1, 2, 2, 2, 2]
     assert rows(batch)["branch_node"].is_null().sum() == 2
-    assert sorted(turns for _, turns in forks(grown(FixedDepthBranching(splits=2, every=3, ways=3)))) == [3] * 6
-    assert grown(FixedDepthBranching(splits=4, every=4)).num_draws == 2, "it ended before"
+    assert sorted(turns for _, turns in forks(roll_out(FixedDepthBranching(splits=2, every=3, ways=3)))) == [3] * 6
+    assert roll_out(FixedDepthBranching(splits=4, every=4)).num_draws == 2, "it ended before"
 
 
 def test_which_branches_are_trained() -> None:
@@ -90,7 +90,7 @@ def test_which_branches_are_trained() -> None:
     assert extremes.tolist() == [False, True, True, True, True, False]
     one = FixedDepthBranching(keep="extremes", ratio=0.1).kept(scores, families)
     assert one.sum() == 2
-    batch = grown(FixedDepthBranching(splits=2, every=2, keep="best", ratio=0.5), seed=3)
+    batch = roll_out(FixedDepthBranching(splits=2, every=2, keep="best", ratio=0.5), seed=3)
     assert batch.num_draws == 4
     trained = [batch.column("trainable", "token")[slice(*span)].any() for span in draws(batch)]
     assert sum(trained) == 2, "of each pair one"
@@ -126,7 +126,7 @@ def saying(length: int) -> Babbler:
 def test_segments_split_until_the_group_is_full() -> None:
     # Five tokens and the end, in segments of two: one becomes two after two tokens, the first of these two becomes two
     # after four, and then the group has its three.
-    batch = grown(SegmentTree(budget=3, tokens=2), saying(5), sampling=Sampling(max_tokens=16))
+    batch = roll_out(SegmentTree(budget=3, tokens=2), saying(5), sampling=Sampling(max_tokens=16))
     assert batch.num_draws == 3
     assert [len(tokens) for tokens in rows(batch, "nodes").filter(pl.col("kind") == 1)["tokens"]].count(2) >= 5
     assert forks(batch) == [(0, 0), (0, 0)]
@@ -139,12 +139,12 @@ def test_segments_split_until_the_group_is_full() -> None:
 
 def test_a_group_of_segments_falls_back() -> None:
     # In segments of four, two branches end in their second one; the third leaves after the first segment.
-    batch = grown(SegmentTree(budget=3, tokens=4), saying(5), sampling=Sampling(max_tokens=16))
+    batch = roll_out(SegmentTree(budget=3, tokens=4), saying(5), sampling=Sampling(max_tokens=16))
     decisions = rows(batch, "decisions").filter(pl.col("operation") == FORK)
     assert (batch.num_draws, len(decisions)) == (3, 2)
     assert len(set(decisions["node_id"])) == 1
     # If all end in their first segment, the prompt is the only place.
-    batch = grown(SegmentTree(budget=3, tokens=16), saying(5), sampling=Sampling(max_tokens=16))
+    batch = roll_out(SegmentTree(budget=3, tokens=16), saying(5), sampling=Sampling(max_tokens=16))
     assert rows(batch)["branch_node"].is_null().all()
     assert batch.num_draws == 3
 
@@ -152,13 +152,13 @@ def test_a_group_of_segments_falls_back() -> None:
 def test_trees_are_expanded_at_turns_drawn_by_chance() -> None:
     places: list[tuple[int, ...]] = []
 
-    class Told(TreeExpansion):
+    class PlaceRecorder(TreeExpansion):
         async def group(self, group: Group) -> None:
             await super().group(group)
             places.extend(branch.key for branch in group.branches)
 
-    program = Told(trees=2, rounds=2, expansions=2)
-    batch = grown(program, seed=5)
+    program = PlaceRecorder(trees=2, rounds=2, expansions=2)
+    batch = roll_out(program, seed=5)
     # A chain of four turns has four nodes: the prompt and the ends of three turns.
     assert batch.num_draws == program.final_group_size(1) == 10
     trees = [key[1] for key in places]
@@ -169,15 +169,15 @@ def test_trees_are_expanded_at_turns_drawn_by_chance() -> None:
     assert len(set(places)) == 10
     first = [key for key in places if len(key) == 4]
     assert len({key[2] for key in first if key[1] == 0}) >= 1
-    again = grown(Told(trees=2, rounds=2, expansions=2), seed=5)
+    again = roll_out(PlaceRecorder(trees=2, rounds=2, expansions=2), seed=5)
     assert places[:10] == places[10:]
     assert rows(again, "steps").equals(rows(batch, "steps"), null_equal=True)
     # A tree of one turn has one node, the prompt; places that do not exist are not drawn.
-    short = grown(TreeExpansion(trees=1, rounds=1, expansions=3), saying(2))
+    short = roll_out(TreeExpansion(trees=1, rounds=1, expansions=3), saying(2))
     assert short.num_draws == 2
 
 
-def alike(tokens: tuple[int, ...]) -> list[tuple[int, float]]:
+def nearly_equal(tokens: tuple[int, ...]) -> list[tuple[int, float]]:
     """Return two first tokens that are nearly as likely, then always the same one; eighty in all."""
     if not tokens:
         return [(3, 0.4), (4, 0.35), (5, 0.1)]
@@ -186,15 +186,20 @@ def alike(tokens: tuple[int, ...]) -> list[tuple[int, float]]:
 
 def unlike(tokens: tuple[int, ...]) -> list[tuple[int, float]]:
     if not tokens:
-        return alike(tokens)
+        return nearly_equal(tokens)
     return [(END, 1.0)] if len(tokens) >= 80 else [(6 if tokens[0] == 3 else 8, 0.9), (7, 0.1)]
 
 
 def test_lookahead_drops_a_branch_similar_to_its_parent() -> None:
     # The second candidate has 0.35 > 0.25 and trails by 0.05 < 0.15; the third is not likely enough. At 20 tokens
     # parent and child differ in one: 1 / 20 < 0.4.
-    batch = grown(
-        LookaheadBranching(), Babbler(alike), size=2, check=False, sampling=Sampling(max_tokens=128), context_tokens=256
+    batch = roll_out(
+        LookaheadBranching(),
+        Babbler(nearly_equal),
+        size=2,
+        check=False,
+        sampling=Sampling(max_tokens=128),
+        context_tokens=256,
     )
     status = rows(batch)["status"].to_list()
     assert (status.count(FINISHED), status.count(PRUNED)) == (2, 1)
@@ -204,7 +209,7 @@ def test_lookahead_drops_a_branch_similar_to_its_parent() -> None:
 
 
 def test_lookahead_keeps_a_branch_that_differs() -> None:
-    batch = grown(
+    batch = roll_out(
         LookaheadBranching(),
         Babbler(unlike),
         size=2,
@@ -233,14 +238,14 @@ def test_lookahead_is_within_its_group() -> None:
 
     for size in (1, 3, 8):
         program = LookaheadBranching(children=2, distance=0.0, tokens=30)
-        batch = grown(program, Babbler(busy), size=size, check=False, sampling=Sampling(max_tokens=64))
+        batch = roll_out(program, Babbler(busy), size=size, check=False, sampling=Sampling(max_tokens=64))
         assert batch.num_draws == size
-        plain = grown(LookaheadBranching(share=0.5, tokens=30), Babbler(busy), size=size, check=False)
+        plain = roll_out(LookaheadBranching(share=0.5, tokens=30), Babbler(busy), size=size, check=False)
         assert plain.num_draws == size
     first = rows(batch, "decisions").filter(pl.col("operation") == FORK)
     assert len(first) == 7
     with pytest.raises(InvalidInputError, match=r"does not report the likeliest tokens; use one"):
-        grown(LookaheadBranching(), check=False)
+        roll_out(LookaheadBranching(), check=False)
 
 
 def test_similarity_of_two_branches() -> None:
@@ -265,8 +270,8 @@ class Judged(PruneRunning):
 def test_branches_are_pruned_while_they_run() -> None:
     program = Judged(tokens=2, keep=0.5, begin=1)
     collect = {"sampling": Sampling(max_tokens=16), "seed": 1}
-    assert grown(program, saying(5), size=6, **collect).num_draws == 6, "iteration 0 prunes nothing"
-    batch = grown(Judged(tokens=2, keep=0.5, begin=0), saying(5), size=6, **collect)
+    assert roll_out(program, saying(5), size=6, **collect).num_draws == 6, "iteration 0 prunes nothing"
+    batch = roll_out(Judged(tokens=2, keep=0.5, begin=0), saying(5), size=6, **collect)
     status = rows(batch)["status"].to_list()
     assert (status.count(FINISHED), status.count(PRUNED)) == (3, 3)
     assert batch.num_draws == 3
@@ -275,9 +280,9 @@ def test_branches_are_pruned_while_they_run() -> None:
     assert sorted(actions) == [2] * 6 + [4] * 3, "the pruned ones have their first two tokens"
     assert len(pruned) == 3
     # Branches that ended before are kept, and at least two.
-    short = grown(Judged(tokens=16, keep=0.5, begin=0), saying(5), size=6, **collect)
+    short = roll_out(Judged(tokens=16, keep=0.5, begin=0), saying(5), size=6, **collect)
     assert short.num_draws == 6
-    two = grown(PruneRunning(tokens=2, keep=0.01, begin=0), saying(5), size=6, **collect)
+    two = roll_out(PruneRunning(tokens=2, keep=0.01, begin=0), saying(5), size=6, **collect)
     assert two.num_draws == 2
 
 
@@ -290,7 +295,7 @@ def test_the_predictions_of_a_head_decide_which_branches_are_pruned() -> None:
 
     program = PruneRunning(tokens=2, keep=0.5, balance=1.0, begin=0, head="will_succeed")
     world = Babbler(lambda tokens: [(END, 1.0)] if len(tokens) >= 6 else [(3, 0.5), (4, 0.5)])
-    batch = grown(program, world, size=6, sampling=Sampling(max_tokens=16), models={"will_succeed": head})
+    batch = roll_out(program, world, size=6, sampling=Sampling(max_tokens=16), models={"will_succeed": head})
     [seconds] = last_tokens
     assert len(seconds) == 6
     assert set(seconds) == {3, 4}
@@ -300,7 +305,7 @@ def test_the_predictions_of_a_head_decide_which_branches_are_pruned() -> None:
     assert survivors.count(3) == min(seconds.count(3), 3)
     assert rows(batch)["status"].to_list().count(PRUNED) == 3
     with pytest.raises(AgentRLError, match="will_succeed"):
-        grown(program, world, size=6)
+        roll_out(program, world, size=6)
 
 
 def test_survival_by_hand() -> None:

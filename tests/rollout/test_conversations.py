@@ -49,7 +49,7 @@ class Episode:
         return str(self.number).encode()
 
 
-class Heard(engine.Scripted):
+class PromptRecorder(engine.Scripted):
     def __init__(self):
         super().__init__(TOKENIZER, lambda tokens: f"said {len(tokens)}")
         self.prompts = []
@@ -61,7 +61,7 @@ class Heard(engine.Scripted):
 
 def played(*outcomes, program=None, last=None, **options):
     """Return the batch of an episode with these outcomes, and the contexts of the model."""
-    model = Heard()
+    model = PromptRecorder()
     recipe = recipes.GRPO if program is None else recipes.GRPO.replace(rollout=program)
     collect = arl.Collector(model, World(*outcomes, last=last), recipe, task_pool=1, **options)
     batch = collect(tasks=1, group_size=1)

@@ -133,7 +133,7 @@ class Babbling(Babbler):
         return await super().generate(request)
 
 
-class Told(PruneRunning):
+class GroupRecorder(PruneRunning):
     """A program that appends its groups to `BEGUN` when they begin."""
 
     async def group(self, group: Group) -> None:
@@ -145,11 +145,11 @@ def test_arrol_releases_the_slots_of_pruned_branches() -> None:
     # Six slots; the first group holds four and returns two: then four are free for the second.
     world = Babbling()
     options = {"tasks": 2, "group_size": 4, "concurrency": 6, "sampling": Sampling(max_tokens=64)}
-    batch = collected(Told(tokens=2, keep=0.5, begin=0), world, **options)
+    batch = collected(GroupRecorder(tokens=2, keep=0.5, begin=0), world, **options)
     assert pl.DataFrame(batch.trajectories)["status"].to_list().count(PRUNED) == 4
     assert max(world.running) == 6
     world = Babbling()
-    collected(Told(tokens=2, keep=0.5, begin=1), world, **options)
+    collected(GroupRecorder(tokens=2, keep=0.5, begin=1), world, **options)
     assert max(world.running) == 4, "without pruning one group runs after the other"
 
 

@@ -146,7 +146,7 @@ def test_the_environment_gets_the_whole_action_that_a_fork_splits() -> None:
 
 
 def test_a_fork_keeps_the_facts_and_success_from_before_it() -> None:
-    class Told(Speaking):
+    class ReportingSpeaker(Speaking):
         facts: ClassVar = {"steps": ExtraColumn("trajectory"), "closed": ExtraColumn("trajectory")}
 
         def __init__(self) -> None:
@@ -179,7 +179,7 @@ def test_a_fork_keeps_the_facts_and_success_from_before_it() -> None:
             assert late.record.facts == {"manner": 7.0, "steps": 2.0}, "what the end said is not known before it"
             assert other.record.facts == again.record.facts == {"manner": 8.0, "steps": 1.0}
 
-    world = Told()
+    world = ReportingSpeaker()
     recipe = recipes.GRPO.replace(rollout=Program())
     batch = arl.Collector(world, world, recipe, task_pool=8)(tasks=1, group_size=1)
     assert sorted(batch.column("steps", "draw").tolist()) == [1.0, 1.0, 2.0, 2.0, 4.0]

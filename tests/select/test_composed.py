@@ -26,7 +26,7 @@ from agentrl_core.select.task_outcomes import TaskOutcomes
 from agentrl_core.select.value_trackers import VisitCount
 
 
-def told(tasks: ComposedSelector, visits: TaskOutcomes, story: Story) -> State:
+def state_after(tasks: ComposedSelector, visits: TaskOutcomes, story: Story) -> State:
     """Return the state of a selector after its tracker observed this."""
     state = tasks.initial_state()
     return state | {"rows": np.array(story.tracked), "track": tasks.track.next(state["track"], visits)}
@@ -46,7 +46,7 @@ def test_without_a_score_the_choice_is_that_of_uniform_in_each_round() -> None:
 
 def test_the_nearest_to_the_target_are_chosen() -> None:
     tasks, story = ComposedSelector(track=select.Beta(0.0, 0.0, unseen=0.0), score=select.NearTarget(0.5)), Story()
-    state = told(tasks, story.visits(0, {9: [1, 0], 4: [1, 0, 0], 7: [1, 1, 1], 2: [1, 1, 0]}), story)
+    state = state_after(tasks, story.visits(0, {9: [1, 0], 4: [1, 0, 0], 7: [1, 1, 1], 2: [1, 1, 0]}), story)
     chosen = tasks.choose(pool(20), state, selection_request(3), 0)
     # 1/2 first; 1/3 and 2/3 are equally near.
     assert chosen.rows[0] == 9
@@ -67,7 +67,7 @@ def test_pieces_of_a_large_pool_are_the_whole(
     sampler = select.TopSampler(among=among, posterior=posterior)
     tasks = ComposedSelector(track=select.Beta(decay=0.9, idle_decay=0.5), score=LearningSignal(), sample=sampler)
     rows = rng.choice(300, 90, replace=False).tolist()
-    state = told(tasks, story.visits(0, {row: rng.integers(0, 2, 4).tolist() for row in rows}), story)
+    state = state_after(tasks, story.visits(0, {row: rng.integers(0, 2, 4).tolist() for row in rows}), story)
     expected = tasks.choose(pool(300), state, selection_request(40, taken=rows[:7]), 5).rows.tolist()
     for size in (7, 64):
         monkeypatch.setattr("agentrl_core.select.composed._PIECE", size)
@@ -92,7 +92,7 @@ def test_thompson_sampling_prefers_a_new_task_to_one_always_solved() -> None:
     """A task solved a hundred times is hardly ever nearest to 1/2; a new one often is."""
     tasks = ComposedSelector(score=select.NearTarget(0.5), sample=select.TopSampler(posterior=True))
     story = Story()
-    state = told(tasks, story.visits(0, {0: [1.0] * 100}), story)
+    state = state_after(tasks, story.visits(0, {0: [1.0] * 100}), story)
     choices = [int(tasks.choose(pool(2), state, selection_request(1), key).rows[0]) for key in range(200)]
     assert sum(choices) > 180
 
@@ -130,7 +130,7 @@ def test_pool_rule_queue_counts_variants_and_surveys() -> None:
     )
     story = Story()
     visits = story.visits(0, {0: [1, 1], 1: [0, 0], 2: [1, 0]})
-    state = told(tasks, visits, story)
+    state = state_after(tasks, visits, story)
     assert tasks.pool is not None
     assert tasks.queue is not None
     state["pool"] = tasks.pool.next(state["pool"], visits, state["rows"], 0)

@@ -21,7 +21,7 @@ from agentrl_core.select import ComposedSelector, Pool
 from agentrl_core.select.pool import MixedTasks
 
 
-class Made(Sequence[Task]):
+class CountedTasks(Sequence[Task]):
     """A sequence that creates its tasks on access, and counts them."""
 
     def __init__(self, count: int, columns: dict[str, Any] | None = None, name: str = "made") -> None:
@@ -44,7 +44,7 @@ class Made(Sequence[Task]):
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.integers(0, 6), min_size=1))
 def test_worlds_take_turns(lengths: dict[str, int]) -> None:
-    worlds = {name: Made(count, {"place": np.arange(count)}, name) for name, count in lengths.items()}
+    worlds = {name: CountedTasks(count, {"place": np.arange(count)}, name) for name, count in lengths.items()}
     tasks = MixedTasks(worlds)
     expected = [(name, row) for row in range(max(lengths.values())) for name, count in lengths.items() if row < count]
     assert len(tasks) == len(expected)
@@ -58,7 +58,7 @@ def test_worlds_take_turns(lengths: dict[str, int]) -> None:
 
 def test_columns_of_the_environment() -> None:
     domains = np.array(["b", "a", "b"])
-    pool = Pool(MixedTasks({"world": Made(3, {"domain": domains, "prior": np.array([0.1, 0.2, 0.3])})}))
+    pool = Pool(MixedTasks({"world": CountedTasks(3, {"domain": domains, "prior": np.array([0.1, 0.2, 0.3])})}))
     assert pool.domains == ["b", "a"]
     assert pool.column("domain").tolist() == [0, 1, 0]
     assert pool.column("prior").tolist() == [0.1, 0.2, 0.3]
@@ -67,8 +67,8 @@ def test_columns_of_the_environment() -> None:
     ):
         pool.column("nope")
     with pytest.raises(InvalidInputError, match="column 'prior' has 2 values for 3 tasks"):
-        Pool(MixedTasks({"world": Made(3, {"prior": np.zeros(2)})})).column("prior")
-    one = MixedTasks({"a": Made(1, {"prior": np.zeros(1)}), "b": Made(1)})
+        Pool(MixedTasks({"world": CountedTasks(3, {"prior": np.zeros(2)})})).column("prior")
+    one = MixedTasks({"a": CountedTasks(1, {"prior": np.zeros(1)}), "b": CountedTasks(1)})
     assert one.column("prior") is None
 
 
@@ -77,11 +77,11 @@ class Large(SmallWorld):
 
     def __init__(self) -> None:
         super().__init__()
-        self.task_list: Made | None = None
+        self.task_list: CountedTasks | None = None
 
     def tasks(self, count: int, *, split: str = "train", start: int = 0) -> Any:
         assert start == 0
-        self.task_list = self.task_list or Made(count, name=split)
+        self.task_list = self.task_list or CountedTasks(count, name=split)
         return self.task_list
 
 

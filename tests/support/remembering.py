@@ -170,12 +170,12 @@ def train(collect: Collector, *, until: int = ITERATIONS, seconds: float = 0.0) 
         if collect.iteration == 0 and "expert" in collect.recipe.to_toml():
             with collect.import_trajectories(BROUGHT) as forest:
                 demonstrations(forest)
-            say("closed", collect.iteration)
+            print_line("closed", collect.iteration)
             continue
         batch = collect.recipe.credit(collect(tasks=4, group_size=4))
         time.sleep(seconds)
         collect.end_iteration(batch, metrics(batch))
-        say("closed", collect.iteration)
+        print_line("closed", collect.iteration)
 
 
 def demonstrations(forest: Forest) -> None:
@@ -219,7 +219,7 @@ def outcome(store: Store) -> dict[str, Any]:
     }
 
 
-def say(word: str, number: int) -> None:
+def print_line(word: str, number: int) -> None:
     """Print a line to the parent and flush."""
     if __name__ == "__main__":
         sys.stdout.write(f"{word} {number}\n")
@@ -230,11 +230,11 @@ def again(folder: Path, name: str, staleness: int) -> None:
     for _ in sys.stdin:
         child = os.fork()
         if not child:
-            say("process", os.getpid())
+            print_line("process", os.getpid())
             with Store.open(folder, sync="never") as store:
                 train(collector(name, store, staleness))
             os._exit(0)
-        say("died", -os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        print_line("died", -os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 if __name__ == "__main__":

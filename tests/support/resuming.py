@@ -129,7 +129,7 @@ def outcome(store: Store) -> dict[str, Any]:
     return {**tables, "state": store.state}
 
 
-def say(word: str, number: int) -> None:
+def print_line(word: str, number: int) -> None:
     """Print a line to the parent and flush."""
     sys.stdout.write(f"{word} {number}\n")
     sys.stdout.flush()
@@ -140,11 +140,11 @@ def again(folder: Path, train: Callable[[Path, Store], None]) -> None:
     for _ in sys.stdin:
         child = os.fork()
         if not child:
-            say("process", os.getpid())
+            print_line("process", os.getpid())
             with Store.open(folder, sync="never") as store:
                 train(folder, store)
             os._exit(0)
-        say("died", -os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        print_line("died", -os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 if __name__ == "__main__":

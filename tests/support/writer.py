@@ -21,7 +21,7 @@ from agentrl_core import Batch, Forest, Store
 TOKENS = 6
 
 
-def say(word: str, number: int) -> None:
+def print_line(word: str, number: int) -> None:
     """Print a line to the parent and flush."""
     sys.stdout.write(f"{word} {number}\n")
     sys.stdout.flush()
@@ -56,11 +56,11 @@ def train(store: Store) -> None:
             batch = Batch.concat([batch, store.trajectory_batch(ids)]).with_draws(ids, source="replay")
         store.append(store.rebase(batch), iteration=iteration)
         store.flush()
-        say("flushed", iteration)
+        print_line("flushed", iteration)
     batch = store.batch(iteration)
     batch = batch.with_columns("draw", advantage=[0.5] * batch.num_draws)
     store.close_iteration(batch, {"iteration": iteration})
-    say("closed", store.iteration)
+    print_line("closed", store.iteration)
 
 
 def again() -> None:
@@ -68,9 +68,9 @@ def again() -> None:
     for _ in sys.stdin:
         child = os.fork()
         if not child:
-            say("process", os.getpid())
+            print_line("process", os.getpid())
             write()
-        say("died", -os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        print_line("died", -os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def compact(store: Store) -> None:
@@ -85,7 +85,7 @@ def write() -> None:
         if "fork" in sys.argv[2:] and os.fork() == 0:
             time.sleep(3600)
             os._exit(0)
-        say("open", store.iteration)
+        print_line("open", store.iteration)
         if "compact" in sys.argv[2:]:
             threading.Thread(target=compact, args=(store,), daemon=True).start()
         while True:

@@ -59,7 +59,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, demo: env.ReasoningGym) -> P
     return folder
 
 
-def ran(recipe: str, options: list[str], model: Path, run: Path) -> dict[str, Any]:
+def trained_weights(recipe: str, options: list[str], model: Path, run: Path) -> dict[str, Any]:
     """Return the weights of a successful short run."""
     assert main(["train", "--run", str(run), "--recipe", recipe, "--model", str(model), *SHORT, *options]) == 0
     assert json.loads((run / "summary.json").read_text())["iterations"] == 2
@@ -71,7 +71,7 @@ def ran(recipe: str, options: list[str], model: Path, run: Path) -> dict[str, An
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", KINDS)
 def test_a_recipe_of_each_kind_runs(name: str, model: Path, tmp_path: Path) -> None:
-    saved = ran(name, KINDS[name], model, tmp_path / "run")
+    saved = trained_weights(name, KINDS[name], model, tmp_path / "run")
     trained = {link.model for link in recipes.get(name).losses()}
     assert saved["optimizers"].keys() == trained | {"policy"}
     assert saved["models"].keys() >= trained | {"policy"}
@@ -81,7 +81,7 @@ def test_a_recipe_of_each_kind_runs(name: str, model: Path, tmp_path: Path) -> N
 
 def test_a_user_s_file_runs(model: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(REPLAYS.to_toml())
-    assert ran(str(tmp_path / "mine.toml"), [], model, tmp_path / "run")["models"].keys() == {"policy"}
+    assert trained_weights(str(tmp_path / "mine.toml"), [], model, tmp_path / "run")["models"].keys() == {"policy"}
 
 
 REFUSED = (

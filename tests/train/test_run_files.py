@@ -16,7 +16,7 @@ from agentrl_core.train import run_files
 from agentrl_core.train.options import TrainOptions
 
 
-def shown(name: str) -> str:
+def stable_name(name: str) -> str:
     """Return the name of a file; files that are being written have a random one."""
     return UNFINISHED if name.endswith(UNFINISHED) else name
 
@@ -30,7 +30,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
     def record(descriptor: int) -> None:
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
         folder = path if path.is_dir() else path.parent
-        snapshots.append((shown(path.name), sorted(shown(file.name) for file in folder.iterdir())))
+        snapshots.append((stable_name(path.name), sorted(stable_name(file.name) for file in folder.iterdir())))
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", record)

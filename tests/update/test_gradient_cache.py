@@ -42,7 +42,7 @@ def rolled(name: str) -> Rollouts:
     return rollouts
 
 
-def begun(name: str) -> tuple[Updates, Update]:
+def first_update(name: str) -> tuple[Updates, Update]:
     updates = recipes.GRPO.replace(loss=LOSSES[name]).updates(rolled(name).batch)
     (update,) = updates
     return updates, update
@@ -51,7 +51,7 @@ def begun(name: str) -> tuple[Updates, Update]:
 @functools.cache
 def in_one_pack(name: str) -> tuple[ValueAndGradients, dict[str, float]]:
     """Return value, gradients and metrics of one pack that holds the whole update."""
-    updates, update = begun(name)
+    updates, update = first_update(name)
     result = rolled(name).by_packs(update, list(update.pack(max_tokens=WHOLE)))
     return result, updates.metrics
 
@@ -69,7 +69,7 @@ def added(name: str, values: Iterator[Tensor]) -> tuple[ValueAndGradients, int]:
 
 def least(name: str) -> int:
     """Return the tokens of the longest sequence: no pack can be smaller."""
-    return largest_unit(rolled(name).batch, begun(name)[1], "token")
+    return largest_unit(rolled(name).batch, first_update(name)[1], "token")
 
 
 @EACH
@@ -78,7 +78,7 @@ def least(name: str) -> int:
 def test_packs_of_any_size_are_one_pack(name: str, room: int) -> None:
     """Packs may split every unit, and need not keep any whole: the same rows in the same order, bit for bit."""
     expected, metrics = in_one_pack(name)
-    updates, update = begun(name)
+    updates, update = first_update(name)
     result, count = added(name, update.gradient_cached(answers_of(name), max_tokens=least(name) + room))
     assert count > 1
     torch.testing.assert_close(result[0], expected[0], rtol=1e-6, atol=1e-9)  # a share by float32 weights for each pack
@@ -93,7 +93,7 @@ def test_packs_of_any_size_are_one_pack(name: str, room: int) -> None:
 def test_the_tree_layout_is_the_same(name: str, room: int) -> None:
     policy = LOSSES[name]
     expected, metrics = in_one_pack(name)
-    updates, update = begun(name)
+    updates, update = first_update(name)
     values = update.gradient_cached(answers_of(name), max_tokens=least(name) + room, layout="tree", balance="work")
     result, count = added(name, values)
     assert count > 1
@@ -111,7 +111,7 @@ def test_the_tree_layout_is_the_same(name: str, room: int) -> None:
 def test_it_is_the_loss_of_all_rows_in_loops(name: str) -> None:
     policy, rollouts = LOSSES[name], rolled(name)
     expected = rollouts.at_once(policy)
-    result, _ = added(name, begun(name)[1].gradient_cached(answers_of(name), max_tokens=least(name)))
+    result, _ = added(name, first_update(name)[1].gradient_cached(answers_of(name), max_tokens=least(name)))
     assert close(result, expected, 1e-5)  # float32 products of weight and advantage there
 
 
@@ -146,7 +146,7 @@ def test_a_model_feels_the_same(name: str) -> None:
     policy, model = LOSSES[name], network()
     torch.manual_seed(1)
     model.value_head = nn.Linear(32, 2 if "soft_minimum" in repr(policy) else 1).double()
-    _, update = begun(name)
+    _, update = first_update(name)
     (pack,) = update.pack(max_tokens=WHOLE, layout="sequence")
     expected = stepped(model, iter([update.loss(pack.run(model), pack)]))
     # Exact equality can break at edges: quantiles and bounds depend on one row's number.
@@ -174,7 +174,7 @@ def test_logits_are_not_kept_with_linear_logprob(name: str) -> None:
         )
         return PackOutput(*outputs)
 
-    _, update = begun(name)
+    _, update = first_update(name)
     expected = stepped(model, update.gradient_cached(model, max_tokens=WHOLE))
     same(stepped(model, update.gradient_cached(run, max_tokens=least(name))), expected, 1e-9)
     with pytest.raises(InvalidInputError, match=r"returned FusedOutput for a pack; .*linear_logprob"):
@@ -187,7 +187,7 @@ def fused(model: nn.Module, pack: Pack, policy: loss.Loss) -> PackOutput:
 
 def test_dropout_drops_the_same_in_both_runs() -> None:
     model = network(attention_dropout=0.4).train()
-    _, update = begun("forking_tokens")
+    _, update = first_update("forking_tokens")
     logprobs: list[Tensor] = []
 
     def run(pack: Pack) -> PackOutput:
@@ -212,7 +212,7 @@ def test_a_pack_alone_is_run_once() -> None:
         calls.append(len(pack.token))
         return answers_of("m2po")(pack)
 
-    _, update = begun("m2po")
+    _, update = first_update("m2po")
     assert len(list(update.gradient_cached(run, max_tokens=WHOLE))) == len(calls) == 1
     count = len(list(update.gradient_cached(run, max_tokens=least("m2po"))))
     assert calls[1 : 1 + count] == calls[1 + count :]
@@ -221,7 +221,7 @@ def test_a_pack_alone_is_run_once() -> None:
 
 def test_log_probs_of_minus_infinity_have_no_gradient() -> None:
     name = "forking_tokens"
-    rollouts, (_, update) = rolled(name), begun(name)
+    rollouts, (_, update) = rolled(name), first_update(name)
     logprob = rollouts.leaves["logprob"].detach().clone()
     logprob[next(iter(update.pack(max_tokens=WHOLE))).token[::3]] = -torch.inf
     logprob.requires_grad_()
@@ -241,13 +241,13 @@ def test_a_scaled_value_scales_its_gradient() -> None:
     """Gradient scalers of mixed precision and gradient accumulation scale the loss in the same way."""
     name = "pacs"
     expected, _ = in_one_pack(name)
-    scaled = (8.0 * value for value in begun(name)[1].gradient_cached(answers_of(name), max_tokens=least(name)))
+    scaled = (8.0 * value for value in first_update(name)[1].gradient_cached(answers_of(name), max_tokens=least(name)))
     result, _ = added(name, scaled)
     assert close(result, (8.0 * expected[0], [8.0 * gradient for gradient in expected[1]]), 1e-6)
 
 
 def test_a_statistic_over_all_rows_is_refused_in_packs() -> None:
-    _, update = begun("forking_tokens")
+    _, update = first_update("forking_tokens")
     needed = largest_unit(rolled("forking_tokens").batch, update, "update")
     message = f"max_tokens is {needed - 1}, but the loss needs draw .*update.* has {needed} .*gradient_cached"
     with pytest.raises(InvalidInputError, match=message):
@@ -256,7 +256,7 @@ def test_a_statistic_over_all_rows_is_refused_in_packs() -> None:
 
 
 def test_invalid_outputs_of_a_gradient_cached_function_are_rejected() -> None:
-    _, update = begun("forking_tokens")
+    _, update = first_update("forking_tokens")
     tokens = least("forking_tokens")
     with pytest.raises(InvalidInputError, match="returned tuple for a pack; return a PackOutput"):
         list(update.gradient_cached(lambda pack: (pack.target, pack.target), max_tokens=tokens))
@@ -338,7 +338,7 @@ def test_the_loop_of_the_docs() -> None:
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if ".gradient_cached(" in block]
     policy = network()
     before = policy.lm_head.weight.detach().clone()
-    updates = begun("forking_tokens")[0]
+    updates = first_update("forking_tokens")[0]
     names = {
         "recipe": SimpleNamespace(updates=lambda _: updates),
         "batch": None,

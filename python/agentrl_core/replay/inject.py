@@ -128,7 +128,7 @@ class Inject(Replay):
             source=self.source,
             old_logprob=self.old_logprob,
             probability=None if probability is None else probability[: len(rows)],
-            reason=chosen.reasons(f"{self.when.column} says that its group failed"),
+            reason=chosen.reasons(f"its group failed by {self.when.column}"),
         )
 
     def _members(self, group: Batch, key: int) -> NDArray[np.int64]:

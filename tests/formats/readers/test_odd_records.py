@@ -14,7 +14,7 @@ ANSWER = {"role": "assistant", "content": "I look.", "tool_calls": [CALL]}
 REPLY = {"role": "tool", "tool_call_id": "c1", "content": "4 degrees"}
 
 
-def spoken(kind, content, parent, identity, **more):
+def message_record(kind, content, parent, identity, **more):
     message = {"id": identity, "role": kind, "content": content, **more}
     return {"type": kind, "uuid": identity, "parentUuid": parent, "sessionId": "s", "message": message}
 
@@ -43,15 +43,15 @@ SAMPLES = {
     ],
     "chats": [{"messages": [TURN, ANSWER, REPLY], "tools": [TOOL]}],
     "claude_code": [
-        spoken("user", "how warm?", None, "u1"),
-        spoken(
+        message_record("user", "how warm?", None, "u1"),
+        message_record(
             "assistant",
             [{"type": "thinking", "thinking": "t"}, {"type": "tool_use", "id": "c1", "name": "weather", "input": {}}],
             "u1",
             "a1",
             stop_reason=None,
         ),
-        spoken("user", [{"type": "tool_result", "tool_use_id": "c1", "content": "4"}], "a1", "u2"),
+        message_record("user", [{"type": "tool_result", "tool_use_id": "c1", "content": "4"}], "a1", "u2"),
     ],
     "codex": [
         {"type": "session_meta", "payload": {"id": "s", "base_instructions": {"text": "You are Codex."}}},

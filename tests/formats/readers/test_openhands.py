@@ -211,7 +211,7 @@ CONDENSED = [
 ]
 
 
-def said(chat):
+def contents_of(chat):
     return [each["content"] or each["tool_calls"][0]["id"] for each in chat["messages"]]
 
 
@@ -219,8 +219,8 @@ def test_a_condensation_begins_another_chat(tmp_path):
     path = write_lines(tmp_path / "e.jsonl", [*CONDENSED, {**DONE, "id": "n9"}])
     pwd, cat = assistant("", call("run", "c2", command="pwd")), assistant("", call("run", "c3", command="cat a.py"))
     first, second = check_trained(path, [assistant("", LS), pwd, cat, assistant("Two.")], [pwd])
-    assert said(first) == ["You are OpenHands.", "what is here?\nUse ls.", "c1", "a.py", "c2", "/repo"]
-    assert said(second) == [
+    assert contents_of(first) == ["You are OpenHands.", "what is here?\nUse ls.", "c1", "a.py", "c2", "/repo"]
+    assert contents_of(second) == [
         "You are OpenHands.",
         "what is here?\nUse ls.",
         "S: a.py is there.",
@@ -234,7 +234,7 @@ def test_a_second_condensation_removes_the_first_summary(tmp_path):
     again = condensed(["n2", "n3", "n4", "n5", "k1-summary"], "S2.", 1, "k2")
     path = write_lines(tmp_path / "e.jsonl", [*CONDENSED, again, {**DONE, "id": "n9"}])
     *_, third = read(path)
-    assert said(third) == ["You are OpenHands.", "S2.", "what is here?\nUse ls.", "c3", "pass", "Two."]
+    assert contents_of(third) == ["You are OpenHands.", "S2.", "what is here?\nUse ls.", "c3", "pass", "Two."]
     assert [each.get("weight") for each in third["messages"] if each["role"] == "assistant"] == [0, None]
 
 
@@ -259,8 +259,8 @@ def test_a_condensation_before_the_sdk(forgotten, tmp_path):
     events = old_events()
     events = [*events[:6], old_condensed(forgotten, "S.", 2), action(21, "condensation_request"), *events[6:]]
     first, second = check_trained(write_json(tmp_path / "t.json", events), ANSWERS)
-    assert said(first) == ["You are OpenHands.", "what is here?", "I look.", "a.py"]
-    assert said(second) == ["You are OpenHands.", "what is here?", "S.", "c2"]
+    assert contents_of(first) == ["You are OpenHands.", "what is here?", "I look.", "a.py"]
+    assert contents_of(second) == ["You are OpenHands.", "what is here?", "S.", "c2"]
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_histories_of_any_condensations_are_those_that_the_model_read():
     for seed in range(100):
         events, histories = session(random.Random(seed))
         chats = list(read(events, "openhands"))
-        assert [said(chat) for chat in chats] == histories, seed
+        assert [contents_of(chat) for chat in chats] == histories, seed
         answers = [each for chat in chats for each in chat["messages"] if each["role"] == "assistant"]
         sampled = sum(event["kind"] == "ActionEvent" for event in events)
         assert sum(each.get("weight") != 0 for each in answers) == sampled, "each answer is trained once"

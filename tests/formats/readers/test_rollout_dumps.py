@@ -138,7 +138,7 @@ def test_chats_and_texts_in_parts(tmp_path):
     check_trained(write_lines(tmp_path / "a.jsonl", [chat]), [{"role": "assistant", "content": "how"}])
 
 
-def whole(chat):
+def rebuilt_sample(chat):
     """Rebuild a sample of slime from the parts that were read of it."""
     [turn] = chat["turns"]
     return {
@@ -175,7 +175,7 @@ def test_fields_of_slime_with_names_of_ours_mean_nothing_here():
     record = {**sample(0, [1, 2, 3, 4], 2, loss_mask=[1, 1], rollout_log_probs=[-0.5, -0.25]), **OURS}
     record["metadata"] = {"scores": np.arange(2), "nested": [torch.tensor([1.5])]}
     [chat] = read([{"rollout_id": 7, "samples": [record]}], "slime")
-    assert whole(chat) == {**record, "metadata": {"scores": [0, 1], "nested": [[1.5]]}}
+    assert rebuilt_sample(chat) == {**record, "metadata": {"scores": [0, 1], "nested": [[1.5]]}}
     batch = from_chats([chat])
     assert batch.column("token", "token").tolist() == [3, 4]
     assert batch.texts("task_id", "draw") == ["7/0"]
@@ -224,7 +224,7 @@ def test_all_fields_of_a_sample_of_slime_are_kept():
         "own": [False],
     }
     [chat] = read([{"rollout_id": 2, "samples": [sample]}])
-    assert whole(chat) == sample
+    assert rebuilt_sample(chat) == sample
     assert "left_out" not in chat
     assert "untrained" not in chat
     batch = from_chats([chat])

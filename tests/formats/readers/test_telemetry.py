@@ -11,7 +11,7 @@ from agentrl_core.integrations.trajectories import read
 TOOL = {"type": "function", "name": "weather", "description": "", "parameters": {"type": "object", "properties": {}}}
 
 
-def said(role, *parts, **more):
+def message_of(role, *parts, **more):
     return {"role": role, "parts": list(parts), **more}
 
 
@@ -19,10 +19,10 @@ def text(content):
     return {"type": "text", "content": content}
 
 
-USER = said("user", text("how warm?"))
-CALLED = said("assistant", {"type": "tool_call", "id": "c1", "name": "weather", "arguments": {"city": "Oslo"}})
-REPLY = said("tool", {"type": "tool_call_response", "id": "c1", "response": "4 degrees"})
-COLD = said("assistant", text("Cold."))
+USER = message_of("user", text("how warm?"))
+CALLED = message_of("assistant", {"type": "tool_call", "id": "c1", "name": "weather", "arguments": {"city": "Oslo"}})
+REPLY = message_of("tool", {"type": "tool_call_response", "id": "c1", "response": "4 degrees"})
+COLD = message_of("assistant", text("Cold."))
 ANSWERS = [assistant("", call(city="Oslo")), assistant("Cold.")]
 
 
@@ -147,8 +147,8 @@ def test_messages_as_events(tmp_path):
 
 def test_agents_in_one_trace_are_separate_chats(tmp_path):
     """Nothing is trained twice, however the calls are mixed."""
-    other = said("user", text("what time?"))
-    noon = said("assistant", text("Noon."))
+    other = message_of("user", text("what time?"))
+    noon = message_of("assistant", text("Noon."))
     rows = [console(1, FIRST), console(2, attributes([other], noon)), console(3, SECOND)]
     first, second = check_trained(write_lines(tmp_path / "spans.jsonl", rows), [*ANSWERS, assistant("Noon.")])
     assert first["task"] == second["task"]
@@ -156,7 +156,8 @@ def test_agents_in_one_trace_are_separate_chats(tmp_path):
 
 def test_a_history_that_was_cut_trains_its_new_answer_alone(tmp_path):
     truncated = attributes(
-        [said("user", text("Summary.")), COLD, said("user", text("And now?"))], said("assistant", text("Warm."))
+        [message_of("user", text("Summary.")), COLD, message_of("user", text("And now?"))],
+        message_of("assistant", text("Warm.")),
     )
     rows = [console(1, FIRST), console(2, SECOND), console(3, truncated)]
     _, second = check_trained(
@@ -166,10 +167,10 @@ def test_a_history_that_was_cut_trains_its_new_answer_alone(tmp_path):
 
 
 def test_a_history_without_the_reasoning_continues_its_chat(tmp_path):
-    thought = said("assistant", {"type": "reasoning", "content": "Winter."}, text("Cold."))
+    thought = message_of("assistant", {"type": "reasoning", "content": "Winter."}, text("Cold."))
     rows = [
         console(1, attributes([USER], thought)),
-        console(2, attributes([USER, COLD, USER], said("assistant", text("Warm.")))),
+        console(2, attributes([USER, COLD, USER], message_of("assistant", text("Warm.")))),
     ]
     answers = [assistant("Cold.", reasoning_content="Winter."), assistant("Warm.")]
     [chat] = check_trained(write_lines(tmp_path / "spans.jsonl", rows), answers, templates=("qwen3",))
@@ -177,14 +178,14 @@ def test_a_history_without_the_reasoning_continues_its_chat(tmp_path):
 
 
 def test_an_answer_that_a_limit_cut_is_context(tmp_path):
-    rows = [console(1, attributes([USER], said("assistant", text("Co")), "length"))]
-    rows.append(console(2, attributes([USER, said("assistant", text("Co")), USER], COLD)))
+    rows = [console(1, attributes([USER], message_of("assistant", text("Co")), "length"))]
+    rows.append(console(2, attributes([USER, message_of("assistant", text("Co")), USER], COLD)))
     check_trained(write_lines(tmp_path / "spans.jsonl", rows), [assistant("Cold.")], [assistant("Co")])
 
 
 def test_two_choices_are_two_chats(tmp_path):
     values = attributes([USER], COLD)
-    values["gen_ai.output.messages"] = json.dumps([COLD, said("assistant", text("Warm."))])
+    values["gen_ai.output.messages"] = json.dumps([COLD, message_of("assistant", text("Warm."))])
     check_trained(write_lines(tmp_path / "spans.jsonl", [console(1, values)]), [assistant("Cold."), assistant("Warm.")])
 
 
@@ -208,7 +209,7 @@ def test_spans_that_the_sdk_exports(tmp_path):
 
 
 def part(kind):
-    return attributes([said("user", {"type": kind, "uri": "a.png"})], COLD)
+    return attributes([message_of("user", {"type": kind, "uri": "a.png"})], COLD)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ def part(kind):
         (part("uri"), UnsupportedError, r"record 0, gen_ai\.input\.messages\[0\]: it holds a part of type 'uri'"),
         ({"gen_ai.input.messages": '[{"role": "us'}, InvalidInputError, "; give a whole JSON list"),
         (
-            attributes([said("tool", {"type": "tool_call_response", "id": "c", "response": {"a": 1}})], COLD),
+            attributes([message_of("tool", {"type": "tool_call_response", "id": "c", "response": {"a": 1}})], COLD),
             UnsupportedError,
             "the reply of a tool is {'a': 1}",
         ),
@@ -237,13 +238,13 @@ def test_a_record_that_is_not_a_span_is_rejected():
 
 
 def test_thoughts_and_names_as_other_instrumentations_write_them():
-    thought = said("assistant", {"type": "thinking", "content": "It is winter."}, text("Cold."))
-    reply = said("tool", {"type": "tool_call_response", "id": "c1", "name": "weather", "result": "4 degrees"})
-    question = said("user", text("how warm?"), name="Ada")
+    thought = message_of("assistant", {"type": "thinking", "content": "It is winter."}, text("Cold."))
+    reply = message_of("tool", {"type": "tool_call_response", "id": "c1", "name": "weather", "result": "4 degrees"})
+    question = message_of("user", text("how warm?"), name="Ada")
     [chat] = read([console(1, attributes([question, CALLED, reply], thought))])
     assert chat["messages"][1]["name"] == "Ada"
     assert chat["messages"][3]["name"] == "weather"
     assert chat["messages"][4] == {"role": "assistant", "content": "Cold.", "reasoning_content": "It is winter."}
-    hosted = said("assistant", {"type": "server_tool_call", "id": "s1", "name": "code_interpreter"})
+    hosted = message_of("assistant", {"type": "server_tool_call", "id": "s1", "name": "code_interpreter"})
     with pytest.raises(UnsupportedError, match="a part of type 'server_tool_call'"):
         list(read([console(1, attributes([USER], hosted))]))
