@@ -34,7 +34,7 @@ from causal_types import build
 from common import circumstances, keep
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
-from tree_step import Grown, padded_rows
+from tree_step import GrowingForest, padded_rows
 
 from agentrl_core import Batch, loss, recipes
 from agentrl_core.exceptions import UnsupportedError
@@ -64,7 +64,7 @@ SHAPES = {
 
 def batch_of(shape: str, vocabulary: int) -> Batch:
     """Return the rows of a shape, with random advantages."""
-    grown, of = Grown(vocabulary), SHAPES[shape]
+    grown, of = GrowingForest(vocabulary), SHAPES[shape]
     for _ in range(of.prompts):
         group, prompt = grown.group(), grown.words(of.prompt)
         for member in range(of.group):

@@ -30,7 +30,7 @@ TARGETS = (
     "aarch64-apple-darwin",
 )
 """Systems of our wheels; each needs a few crates that others do not."""
-TAKEN = ("Apache-2.0", "MIT")
+PREFERRED = ("Apache-2.0", "MIT")
 """Preferred licences, in this order."""
 HEAD = """\
 Third-party software inside the wheels of agentrl_core
@@ -70,7 +70,7 @@ def linked(target: str) -> set[Crate]:
 def preferred(licence: str) -> str:
     """Return the preferred licence among the alternatives of an expression; `AND` keeps all of its parts."""
     alternatives = re.split(r" OR |/", licence)
-    return next((name for name in TAKEN if name in alternatives), alternatives[0])
+    return next((name for name in PREFERRED if name in alternatives), alternatives[0])
 
 
 def folders() -> dict[tuple[str, str], Path]:
@@ -104,7 +104,7 @@ def licence_text() -> str:
     texts: dict[str, list[str]] = {}
     for crate in crates:
         folder = places[crate.name, crate.version]
-        parts = [text_of(folder, part) for part in preferred(crate.licence).split(" AND ") if part != TAKEN[0]]
+        parts = [text_of(folder, part) for part in preferred(crate.licence).split(" AND ") if part != PREFERRED[0]]
         parts += [path.read_text(encoding="utf-8") for path in sorted(folder.glob("NOTICE*"))]
         for part in parts:
             tidy = "\n".join(line.rstrip() for line in part.strip().splitlines())

@@ -277,7 +277,7 @@ def test_wrong_calls(world, warm_policy):
     generate = engine.Transformers(policy, tokenizer)
     with pytest.raises(InvalidInputError, match="tasks=0"):
         arl.Collector(generate, world, recipes.GRPO, **LIMITS)(tasks=0, group_size=4)
-    with pytest.raises(InvalidInputError, match="count=65"):
+    with pytest.raises(InvalidInputError, match="65 tasks cannot be chosen from a pool of 64"):
         arl.Collector(generate, world, recipes.GRPO, **LIMITS)(tasks=65, group_size=1)
     short = arl.Collector(generate, world, recipes.GRPO, context_tokens=4)
     with pytest.warns(AgentRLWarning, match="context_tokens=4"), pytest.warns(AgentRLWarning, match="has no draws"):

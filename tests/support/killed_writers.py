@@ -16,7 +16,7 @@ import struct
 import sys
 from pathlib import Path
 
-from writer import grow, say
+from writer import grow, print_line
 
 from agentrl_core import Store
 
@@ -38,7 +38,7 @@ def place(counter: Path) -> tuple[int, int]:
 def write(folder: str, counter: memoryview) -> None:
     """Append and commit forever."""
     with Store.open(folder) as store:
-        say("process", os.getpid())
+        print_line("process", os.getpid())
         while True:
             iteration = store.iteration
             if not store.has_batch(iteration):
@@ -61,7 +61,7 @@ def again(folder: str, counter: str) -> None:
         child = os.fork()
         if not child:
             write(folder, shared)
-        say("died", -os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        print_line("died", -os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 if __name__ == "__main__":
