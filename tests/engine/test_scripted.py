@@ -118,5 +118,5 @@ def test_wrong_scripts(tokenizer):
         Scripted(tokenizer, "<answer>1</answer>")
     with pytest.raises(InvalidInputError, match="no tokens"):
         generate_all(Scripted(tokenizer, [ScriptedReply([])]), requests([1]))
-    with pytest.raises(InvalidInputError, match="logprobs of a reply is \\[0.0\\], 1 numbers for 2 tokens"):
+    with pytest.raises(InvalidInputError, match=r"logprobs of a reply is \[0.0\], 1 numbers for 2 tokens"):
         generate_all(Scripted(tokenizer, [ScriptedReply([1, 2], logprobs=[0.0])]), requests([1]))
