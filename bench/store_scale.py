@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 import agentrl_core as arl
 from agentrl_core import scan
 from agentrl_core.view import Page
-from agentrl_core.view.statistics import statistics
+from agentrl_core.view.iteration_statistics import statistics
 
 Value = TypeVar("Value")
 MEMBERS, TASKS = 8, 100_000

@@ -22,7 +22,7 @@ from polars.testing import assert_frame_equal
 
 import agentrl_core as arl
 from agentrl_core import scan
-from agentrl_core.view.statistics import statistics
+from agentrl_core.view.iteration_statistics import statistics
 
 # In 64 bits the sum of 10 GB does not depend on the division of rows among threads.
 LOGPROB = pl.col("logprobs").list.sum().cast(pl.Float64).sum()

@@ -244,7 +244,7 @@ def hint(new: str) -> str:
 
 @cache
 def table() -> Renames:
-    """Return the table of this package."""
+    """Return the old and new names in this package's `renames.toml`."""
     return Renames.read()
 
 

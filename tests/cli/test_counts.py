@@ -12,7 +12,7 @@ from cutting import CUTS, Uneven, trained
 
 from agentrl_core import Batch, Forest, Store, scan
 from agentrl_core.cli import main
-from agentrl_core.view.statistics import rollout_counts, statistics
+from agentrl_core.view.iteration_statistics import rollout_counts, statistics
 
 
 @pytest.fixture(autouse=True)

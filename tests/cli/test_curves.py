@@ -18,7 +18,7 @@ from agentrl_core import Store, scan
 from agentrl_core.cli import main
 from agentrl_core.cli._curves import sparkline
 from agentrl_core.cli.compare import paired, solved
-from agentrl_core.view.statistics import statistics
+from agentrl_core.view.iteration_statistics import statistics
 
 _SECONDS = 600.0
 

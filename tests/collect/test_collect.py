@@ -10,7 +10,7 @@ import agentrl_core as arl
 from agentrl_core import advantage, annotate, engine, recipes, reward, rollout, select
 from agentrl_core.collect import Evaluation, Progress, evaluate
 from agentrl_core.exceptions import AgentRLWarning, InvalidInputError, RecipeError
-from agentrl_core.model.probe import Probe
+from agentrl_core.model.token_probe import Probe
 from agentrl_core.recipes.igpo import InformationGain
 
 LIMITS = {"sampling": engine.Sampling(max_tokens=24), "context_tokens": 160, "task_pool": 64}

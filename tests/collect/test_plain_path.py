@@ -30,7 +30,7 @@ UNUSED = {
     "collect/model_queries.py",
     "collect/partial_rollouts.py",
     "collect/prefetch.py",
-    "collect/rollout_order.py",
+    "collect/worker_rollouts.py",
     "collect/rollout_workers.py",
     "replay/apply.py",
     "rollout/branch_edits.py",

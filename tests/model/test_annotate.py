@@ -15,7 +15,7 @@ from agentrl_core.component import Where
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.loss import Train, Value
 from agentrl_core.model.pack import Pack, PackOutput
-from agentrl_core.model.probe import Probe, ProbePacks
+from agentrl_core.model.token_probe import Probe, ProbePacks
 from agentrl_core.recipes.igpo import InformationGain
 
 

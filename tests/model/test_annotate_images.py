@@ -16,10 +16,10 @@ from agentrl_core.engine import Chat
 from agentrl_core.engine.teacher_server import TeacherServer
 from agentrl_core.env import Image
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.model.context_rows import ContextImages
+from agentrl_core.model.context_images import ContextImages
 from agentrl_core.model.images import image_token
 from agentrl_core.model.pack import Pack
-from agentrl_core.model.probe import Probe, ProbePacks
+from agentrl_core.model.token_probe import Probe, ProbePacks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FAMILY = pytest.mark.parametrize("family", ["qwen2_5_vl", "smolvlm", "gemma3"])

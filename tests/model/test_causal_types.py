@@ -18,7 +18,7 @@ from wrapped_ranks import rollouts
 import agentrl_core as arl
 from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.model.layouts import layout_of
-from agentrl_core.model.probe import Probe
+from agentrl_core.model.token_probe import Probe
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "bench"))

@@ -14,8 +14,8 @@ from updates import grow
 from agentrl_core import Batch, Forest, annotate, recipes
 from agentrl_core.component import Where
 from agentrl_core.exceptions import InvalidInputError, RecipeError
-from agentrl_core.model.probe import Probe
 from agentrl_core.model.spans import Parsed, Spans, Tags
+from agentrl_core.model.token_probe import Probe
 
 TAGS = st.lists(st.integers(0, 2), min_size=1, max_size=3)
 

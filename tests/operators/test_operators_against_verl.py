@@ -12,7 +12,7 @@ import torch
 
 from agentrl_core.operators.group_comparison import top_gap
 from agentrl_core.operators.importance import importance_diagnostics, importance_weights, trust_region
-from agentrl_core.operators.shaping import excess_penalty
+from agentrl_core.operators.score_shaping import excess_penalty
 from agentrl_core.weight.denominators import sequence_mean, token_mean
 
 with warnings.catch_warnings():

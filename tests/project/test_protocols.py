@@ -9,7 +9,7 @@ ALONE = {
     "OutputBuffers": "a part of `model.buffers.PackBuffers`; `operators` is below `model`",
     "Picture": "a part of `env.Image`; `model` imports no environment",
     "RecipeHooks": "a part of `Recipe`; `update` is below `recipe`",
-    "TrainingProgress": "`cli.report.RunDisplay` or a user's display; `train` is below `cli`",
+    "TrainingProgress": "`cli._run_display.RunDisplay` or a user's display; `train` is below `cli`",
     "_Dataset": "a class of reasoning-gym",
 }
 """Protocols with one class in the package or none, with the reason."""

@@ -22,7 +22,7 @@ import agentrl_core as arl
 from agentrl_core import loss, recipes
 from agentrl_core.model.architecture import causal_model_of
 from agentrl_core.model.images import tower_calls
-from agentrl_core.model.probe import Probe
+from agentrl_core.model.token_probe import Probe
 
 RECIPE = recipes.GRPO.replace(loss=loss.Policy(entropy=0.01))
 

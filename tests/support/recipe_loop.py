@@ -30,7 +30,7 @@ from agentrl_core import recipes
 from agentrl_core.collect import BatchPolicy
 from agentrl_core.component import Column
 from agentrl_core.component.component import PHASES
-from agentrl_core.model.probe import Probe
+from agentrl_core.model.token_probe import Probe
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.brorl import Pieces
 from agentrl_core.recipes.icpi import Imagine

@@ -33,7 +33,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import agentrl_core as arl
 from agentrl_core import loss, recipes
-from agentrl_core.model.probe import Probe
+from agentrl_core.model.token_probe import Probe
 from agentrl_core.recipes.vcpo import ScaleLearningRate
 from agentrl_core.schedule import Above, Dual, SkipStep, StopTraining, SyncModel
 

@@ -18,7 +18,7 @@ from agentrl_core.collect import evaluate
 from agentrl_core.engine import EntropyTemperature, Sampling
 from agentrl_core.engine.base import generate_all
 from agentrl_core.exceptions import AgentRLWarning, InvalidInputError, UnsupportedError
-from agentrl_core.model.probe import Probe
+from agentrl_core.model.token_probe import Probe
 from agentrl_core.recipes.t_ppo import LatestVersionOnly
 from agentrl_core.update.check_sampling import EFFECTS
 

@@ -14,7 +14,7 @@ from agentrl_core import scan
 from agentrl_core.data.codes import UNTRAINED
 from agentrl_core.view import Page
 from agentrl_core.view.blocks import _inherited, _own_steps
-from agentrl_core.view.statistics import statistics
+from agentrl_core.view.iteration_statistics import statistics
 
 
 def comb(turns: int, ways: int, iteration: int = 0) -> arl.Batch:

@@ -15,7 +15,7 @@ import agentrl_core as arl
 from agentrl_core import scan
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.view import Page
-from agentrl_core.view.statistics import statistics
+from agentrl_core.view.iteration_statistics import statistics
 
 MINUS = "\N{MINUS SIGN}"
 TIMES = "\N{MULTIPLICATION SIGN}"

@@ -90,7 +90,7 @@ def check_portable(value: object, name: str = "") -> None:
 
 
 def shown(value: object) -> str:
-    """Format a value for a message, at most 60 characters of it."""
+    """Format a value for an error message, at most 60 characters of it."""
     try:
         return f"{value!r:.60}"
     except ValueError:  # Python does not print integers of more than 4 300 digits

@@ -86,7 +86,7 @@ def beside(first: pl.DataFrame, second: pl.DataFrame) -> list[list[str]]:
 def _read(path: str) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the numbers of a run by iteration, and its success rate on each task in each iteration."""
     from agentrl_core.integrations.polars import scan
-    from agentrl_core.view.statistics import statistics
+    from agentrl_core.view.iteration_statistics import statistics
 
     with opened(path) as store:
         tables = scan(store)

@@ -18,7 +18,7 @@ from agentrl_core.cli._terminal import (
     runs_in,
 )
 from agentrl_core.exceptions import NotFoundError
-from agentrl_core.view.statistics import rollout_counts
+from agentrl_core.view.iteration_statistics import rollout_counts
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from agentrl_core.cli._curves import curves
 from agentrl_core.cli._terminal import ROLLOUT_COLUMNS, console, informative, number, opened, print_columns
-from agentrl_core.view.statistics import statistics
+from agentrl_core.view.iteration_statistics import statistics
 
 if TYPE_CHECKING:
     import polars as pl

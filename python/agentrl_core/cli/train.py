@@ -50,7 +50,7 @@ def run(**given: Any) -> int:
     from rich.console import Console
 
     from agentrl_core._util.near_names import near_names
-    from agentrl_core.cli.report import RunDisplay, learning_curve, show_summary
+    from agentrl_core.cli._run_display import RunDisplay, learning_curve, show_summary
     from agentrl_core.train.loop import train
     from agentrl_core.train.options import TrainOptions
     from agentrl_core.train.run_files import begun

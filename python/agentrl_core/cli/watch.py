@@ -57,7 +57,7 @@ def looked(store: Store, width: int) -> Any:
     from agentrl_core.view.blocks import Chosen
     from agentrl_core.view.groups import of_groups
     from agentrl_core.view.health import signs
-    from agentrl_core.view.statistics import statistics
+    from agentrl_core.view.iteration_statistics import statistics
 
     tables = scan(store)
     rows = statistics(tables)

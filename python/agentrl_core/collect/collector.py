@@ -38,7 +38,6 @@ from agentrl_core.collect.partial_rollouts import make_partial_batch
 from agentrl_core.collect.prefetch import IterationPrefetcher, IterationTask
 from agentrl_core.collect.recorded_episode import EnvironmentHandle
 from agentrl_core.collect.rollout_log import IterationLog, IterationLogs
-from agentrl_core.collect.rollout_order import RolloutOrder, roll_out_order
 from agentrl_core.collect.rollout_workers import RolloutWorkers, WorkerDriver
 from agentrl_core.collect.run_state import RunState, save_tokenizer
 from agentrl_core.collect.task_digest import task_digest, tasks_begun_with
@@ -55,6 +54,7 @@ from agentrl_core.collect.validation import (
     mixed_tasks,
 )
 from agentrl_core.collect.warn_once import WarnOnce, warn_missed_metrics, warn_unused_records
+from agentrl_core.collect.worker_rollouts import RolloutOrder, roll_out_order
 from agentrl_core.component.column import draw
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.component.state import split_arrays

@@ -22,7 +22,7 @@ from agentrl_core.recipe import Recipe
 
 @dataclass(frozen=True)
 class RunState:
-    """State of the loop after the last write of its store (or in memory, without a store)."""
+    """State of a run after the last write to its store (or in memory, without a store)."""
 
     iteration: int
     components: dict[str, State]

@@ -60,7 +60,10 @@ def check_ahead(engines: Mapping[str, Engine], staleness: object) -> None:
 def check_cut(
     cut: object, recipe: Recipe, worlds: Mapping[str, EnvironmentHandle], staleness: int, **limits: Any
 ) -> None:
-    """Refuse an invalid batch policy, and settings incompatible with it; warn of a recipe that ignores stale tokens."""
+    """Refuse an invalid batch policy, and settings that it does not work with.
+
+    Warns if the recipe trains stale tokens without a correction.
+    """
     if not isinstance(cut, BatchPolicy):
         raise InvalidInputError(f"Collector: batch_policy={cut!r}; give a collect.BatchPolicy")
     cut.check(recipe, worlds, **limits)

@@ -81,7 +81,7 @@ class Where(Component):
 
 @dataclass(frozen=True)
 class BatchComponent(Component, ABC):
-    """A component that reads columns of a batch and returns the batch with new columns: reward, advantage, weight.
+    """A component of phase reward, advantage or weight: it reads columns of a batch and returns it with new ones.
 
     Args:
         where: the draws that it applies to; others neither vote nor are written. None: all.

@@ -28,7 +28,7 @@ _PREFILL_TOKENS = 2048
 
 
 class RunningBatch:
-    """The requests of one batch, decoded together: prefill of their prompts, and their segments.
+    """Requests that are decoded together, one token of each per step, after a prefill of their prompts.
 
     Args:
         model: a causal model of Hugging Face.

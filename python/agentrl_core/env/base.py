@@ -46,7 +46,7 @@ class ExtraColumn:
 
 
 def by_level(facts: Mapping[str, ExtraColumn]) -> dict[str, dict[str, Literal["number", "key"]]]:
-    """Return the declarations of an environment in the form that `Forest` and `Recipe.check` accept.
+    """Return declared extra columns by level, in the form that `Forest` and `Recipe.check` accept.
 
     Example:
         >>> from agentrl_core.env.base import ExtraColumn, by_level

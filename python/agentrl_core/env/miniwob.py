@@ -250,7 +250,7 @@ class MiniWoBPage:
 
 
 class ScreenEpisode:
-    """One run of a MiniWoB++ task on a page."""
+    """Episode of a MiniWoB++ task: from the start of the task in a browser to its end."""
 
     def __init__(self, browsers: ProgramPool[Browser], page: MiniWoBPage, seen: Seen, max_turns: int) -> None:
         self._browsers = browsers

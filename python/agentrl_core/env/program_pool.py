@@ -11,7 +11,7 @@ Program = TypeVar("Program")
 
 
 class ProgramPool(Generic[Program]):
-    """Pool of programs that are slow to start. A running episode has its own program, which later ones reuse.
+    """Pool of programs that are slow to start. A running episode has its own program, which later episodes reuse.
 
     All programs end with `close`, with the pool, and with this process. An unpickled copy of a pool has no programs;
     the arguments must be picklable.

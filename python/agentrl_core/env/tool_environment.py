@@ -1,4 +1,4 @@
-"""An environment of your own tasks, with tools that are called in JSON and a function that scores the answer."""
+"""Environment of tasks from a list, with tools that actions call, and a function that scores the answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tools = Sequence[Tool] | Callable[[Task, int], Sequence[Tool]]
 
 
 class ToolEnvironment:
-    """Environment of tasks from a list, with tools called in JSON, and a function that scores the answer.
+    """Environment of tasks from a list, with tools that actions call, and a function that scores the answer.
 
     The first observation is a list of messages: the system prompt, if there is one, and the task's question; an
     episode's `tools` are the schemas for the model's template. An action calls tools in the form of that template. If

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch, Layout
     from agentrl_core.model.layouts import PackLayout
     from agentrl_core.model.pack import Pack
-    from agentrl_core.model.probe import Probe
     from agentrl_core.model.ranks import Group
     from agentrl_core.model.run_on_packs import Questions
     from agentrl_core.model.teacher import Answers
+    from agentrl_core.model.token_probe import Probe
     from agentrl_core.operators.packing import TreeRows
 
 
@@ -379,7 +379,7 @@ def _prompted(
 ) -> Questions[Pack]:
     """Plan packs of draws whose prompts are replaced; images of the original prompts stay."""
     from agentrl_core.model.architecture import causal_model_of
-    from agentrl_core.model.context_rows import ContextImages
+    from agentrl_core.model.context_images import ContextImages
     from agentrl_core.model.images import image_token, takes_images
     from agentrl_core.model.layouts import layout_of, refuse_images_in
     from agentrl_core.model.teacher import PromptedPacks
@@ -410,9 +410,9 @@ def _probed(
     processor: ProcessorMixin | None,
 ) -> Questions[Pack]:
     """Plan packs that score a probe before every step and at the end of every draw."""
-    from agentrl_core.model.context_rows import ContextImages
+    from agentrl_core.model.context_images import ContextImages
     from agentrl_core.model.layouts import layout_of, refuse_images_in
-    from agentrl_core.model.probe import ProbePacks
+    from agentrl_core.model.token_probe import ProbePacks
 
     images = ContextImages.of(batch, processor)
     if images is not None:

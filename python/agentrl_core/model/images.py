@@ -138,7 +138,7 @@ def never_sampled(model: nn.Module) -> Tensor | None:
 
 @dataclass(frozen=True, eq=False)
 class ImageFeatures:
-    """Features of distinct images, with gradient.
+    """Features of distinct images, as the vision tower computed them; gradients flow through them.
 
     Attributes:
         pooled: for each image `[n, hidden]` or `[tiles, n, hidden]`: one row for each of its placeholder tokens.

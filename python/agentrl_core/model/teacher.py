@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.model.context_rows import ContextImages, consecutive
+from agentrl_core.model.context_images import ContextImages, consecutive
 from agentrl_core.model.pack import Pack
 from agentrl_core.operators import columns
 from agentrl_core.operators.packing import tree_layout

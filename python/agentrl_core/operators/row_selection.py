@@ -109,7 +109,9 @@ def max_variance_subset(
     at_least: int = 0,
     valid: object | None = None,
 ) -> NDArray[np.bool_]:
-    """Select the rows of each group with the largest score variance: some lowest and some highest, O(n log n).
+    """Select the rows of each group whose scores together have the largest variance. O(n log n).
+
+    They are some of the lowest and some of the highest.
 
     PODS, arXiv:2504.13818; D3S, arXiv:2509.22115. Equal scores: the first rows.
 

@@ -29,7 +29,7 @@ from agentrl_core import Recipe, group
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.loss import Policy
-from agentrl_core.operators.shaping import add_noise
+from agentrl_core.operators.score_shaping import add_noise
 from agentrl_core.reward import OutcomeScore
 
 if TYPE_CHECKING:

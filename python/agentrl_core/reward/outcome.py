@@ -10,7 +10,7 @@ import numpy as np
 
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
 from agentrl_core.operators import group
-from agentrl_core.operators.shaping import add_noise
+from agentrl_core.operators.score_shaping import add_noise
 from agentrl_core.reward.columns import IDENTITY, SCORES, identities
 
 if TYPE_CHECKING:

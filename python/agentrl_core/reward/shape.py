@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
 from agentrl_core.component.column import key_columns
 from agentrl_core.operators import group, keys
-from agentrl_core.operators.shaping import excess_penalty
+from agentrl_core.operators.score_shaping import excess_penalty
 from agentrl_core.reward.columns import SCORES
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from agentrl_core.rollout.programs.guidance import (
     fill_template,
     insert_text,
 )
-from agentrl_core.rollout.programs.monte_carlo import MonteCarlo
+from agentrl_core.rollout.programs.monte_carlo_tree_search import MonteCarlo
 from agentrl_core.rollout.programs.observation_window import ObservationWindow
 from agentrl_core.rollout.programs.record_precision import RecordPrecision
 from agentrl_core.rollout.programs.repair import (

@@ -3,8 +3,8 @@
 from agentrl_core.component.controller import Choice, Controller
 from agentrl_core.schedule.adaptive import AdaptiveKL, Dual
 from agentrl_core.schedule.condition import Above, Below, Plateau
-from agentrl_core.schedule.feedback import PID
 from agentrl_core.schedule.hook import FreezeModel, Hook, LimitStaleness, RepeatStage, SkipStep, StopTraining, SyncModel
+from agentrl_core.schedule.pid import PID
 
 __all__ = [
     "PID",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TaskOutcomes:
-    """Outcomes of an iteration by task: one row per tried task, with its rollouts in sequence.
+    """Outcomes of an iteration by task: one row per tried task; the rollouts of all tasks, task after task.
 
     Only rollouts of the policy count: members that finished or were truncated. Rejected groups and surveys count too.
 

@@ -47,7 +47,7 @@ def signs(tables: Tables, iterations: pl.DataFrame, groups: pl.DataFrame) -> lis
         >>> from agentrl_core.view.blocks import Chosen
         >>> from agentrl_core.view.groups import of_groups
         >>> from agentrl_core.view.health import signs
-        >>> from agentrl_core.view.statistics import statistics
+        >>> from agentrl_core.view.iteration_statistics import statistics
         >>> with tempfile.TemporaryDirectory() as folder, arl.Store.open(f"{folder}/run") as store:
         ...     run = arl.scan(store)
         ...     signs(run, statistics(run), of_groups(run, Chosen.of(run, (0, 1), 1)))

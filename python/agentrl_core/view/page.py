@@ -29,8 +29,8 @@ from agentrl_core.view.credit import recipes_of
 from agentrl_core.view.groups import of_groups
 from agentrl_core.view.health import signs
 from agentrl_core.view.images import PageImages
+from agentrl_core.view.iteration_statistics import statistics
 from agentrl_core.view.modules import joined
-from agentrl_core.view.statistics import statistics
 
 _ALL = (0, 2**62)
 BYTES_OF_A_TOKEN = 10

@@ -124,7 +124,7 @@ def is_messages(value: object) -> bool:
 
 
 def odd_message(value: object, name: str) -> str:
-    """Return the name and value of the first entry that is not a message with a role, or of the whole value."""
+    """Return `name[2] is ...` for an error: the first entry that is not a message with a role, or all of `value`."""
     entries = value if isinstance(value, list) else ()
     odd = next((at for at, each in enumerate(entries) if not isinstance(each, Mapping) or "role" not in each), None)
     return f"{name} is {value!r:.60}" if odd is None else f"{name}[{odd}] is {entries[odd]!r:.60}"

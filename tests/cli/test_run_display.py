@@ -8,7 +8,7 @@ import math
 import pytest
 from rich.console import Console
 
-from agentrl_core.cli import report
+from agentrl_core.cli import _run_display
 from agentrl_core.rollout.progress import Progress
 
 
@@ -21,7 +21,7 @@ def lines(console: Console) -> list[str]:
 def run(console: Console) -> list[list[str]]:
     """Run two phases; return the lines so far, after each event."""
     outputs = []
-    with report.RunDisplay(console) as live:
+    with _run_display.RunDisplay(console) as live:
         for phase, total in (("warm start", 2), ("learn", 1)):
             live.phase(phase, total)
             outputs.append(lines(console))
@@ -33,7 +33,7 @@ def run(console: Console) -> list[list[str]]:
 
 
 def test_a_log_has_a_line_for_each_phase_at_once_and_others_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "_LINE_SECONDS", math.inf)
+    monkeypatch.setattr(_run_display, "_LINE_SECONDS", math.inf)
     outputs = run(Console(file=io.StringIO(), force_terminal=False, width=80))
     assert outputs[0] == ["warm start 0/2"]
     assert outputs[2] == ["warm start 0/2"], "no more until the time is over"
@@ -42,7 +42,7 @@ def test_a_log_has_a_line_for_each_phase_at_once_and_others_now_and_then(monkeyp
 
 def test_progress_lines_show_steps_metrics_and_rollouts_of_any_duration(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rollouts that take only a moment each get a line too."""
-    monkeypatch.setattr(report, "_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(_run_display, "_LINE_SECONDS", 0.0)
     outputs = run(Console(file=io.StringIO(), force_terminal=False, width=20))
     first, rollouts, stepped, second, *_ = outputs[2]
     assert first == "warm start 0/2"
@@ -52,16 +52,16 @@ def test_progress_lines_show_steps_metrics_and_rollouts_of_any_duration(monkeypa
 
 
 def test_a_terminal_has_the_bar_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(_run_display, "_LINE_SECONDS", 0.0)
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
     run(console)
     assert "0/2;" not in "".join(lines(console))
 
 
 def test_tokens_of_an_evaluation_are_not_those_of_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(_run_display, "_LINE_SECONDS", 0.0)
     console = Console(file=io.StringIO(), force_terminal=False, width=80)
-    with report.RunDisplay(console) as live:
+    with _run_display.RunDisplay(console) as live:
         live.phase("evaluate before", 1)
         live.rollouts(Progress(tokens=1000))
         live.phase("train", 2)

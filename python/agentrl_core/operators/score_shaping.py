@@ -41,7 +41,7 @@ def excess_penalty(
         InvalidInputError: a valid amount is not finite, or an option is out of range.
 
     Example:
-        >>> from agentrl_core.operators.shaping import excess_penalty
+        >>> from agentrl_core.operators.score_shaping import excess_penalty
         >>> excess_penalty([5, 15, 30], free=10, full_at=20, at_most=1.0).tolist()
         [0.0, -0.5, -1.0]
     """
@@ -77,7 +77,7 @@ def add_noise(
         InvalidInputError: lengths differ, a valid score is not finite, or an option is out of range.
 
     Example:
-        >>> from agentrl_core.operators.shaping import add_noise
+        >>> from agentrl_core.operators.score_shaping import add_noise
         >>> bool(abs(add_noise([1.0, 0.0], seed=7) - [1.0, 0.0]).max() <= 0.05)
         True
     """

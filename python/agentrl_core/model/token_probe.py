@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core import _core
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.model.context_rows import ContextImages, consecutive
+from agentrl_core.model.context_images import ContextImages, consecutive
 from agentrl_core.model.pack import Pack
 from agentrl_core.operators import columns
 from agentrl_core.operators.packing import TreeRows, tree_layout
@@ -39,7 +39,7 @@ class Probe:
         InvalidInputError: a row has no scored token, or a token id is negative.
 
     Example:
-        >>> from agentrl_core.model.probe import Probe
+        >>> from agentrl_core.model.token_probe import Probe
         >>> closing, answers = [7, 8], {"task-a": [1, 2], "task-b": [3]}
         >>> tasks = ["task-a", "task-a", "task-b"]  # of a batch: batch.texts("task_id", "draw")
         >>> probe = Probe([closing + answers[task] for task in tasks], start=len(closing))

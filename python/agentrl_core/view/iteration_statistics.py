@@ -29,7 +29,7 @@ def rollout_counts(tables: Tables) -> pl.DataFrame:
 
     Example:
         >>> from agentrl_core.integrations.polars import example, scan
-        >>> from agentrl_core.view.statistics import rollout_counts
+        >>> from agentrl_core.view.iteration_statistics import rollout_counts
         >>> rollout_counts(scan(example())).select("groups", "trajectories", "left_out", "draws", "reward").row(0)
         (1, 2, 0, 2, 0.5)
     """

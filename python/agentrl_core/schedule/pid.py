@@ -1,4 +1,4 @@
-"""Feedback controllers: PID, and switches between two numbers."""
+"""PID feedback control of a number."""
 
 from __future__ import annotations
 
