@@ -179,9 +179,13 @@ class Recipe:
                         f"agentrl_core.{PHASES[phase]}"
                     )
                 if component.phase != phase:
+                    remedy = (
+                        f", but of phase {component.phase}; move it there"
+                        if component.phase
+                        else f"; give one of agentrl_core.{PHASES[phase]}, or set phase = {phase!r} in your own class"
+                    )
                     raise RecipeError(
-                        f"recipe {self.name!r}: {component!r:.200} is not a component of phase {phase}, but of phase "
-                        f"{component.phase}; move it there"
+                        f"recipe {self.name!r}: {component!r:.200} is not a component of phase {phase}{remedy}"
                     )
         places = [(training.stage, training.model, training.where) for training in self._trainings]
         for stage, model, where in places:

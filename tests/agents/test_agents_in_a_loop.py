@@ -404,8 +404,23 @@ def test_unsupported_requests_get_an_http_error_with_a_message(request_body, hea
             for wrong in ({"prompt": ["a", "b"]}, {"prompt": [0, 10**6]}, {"prompt": "a", "n": 0}, {"echo": True}):
                 refused = await client.post(f"{base_url}/completions", json=wrong, headers=authorization)
                 assert refused.status_code == 400, refused.text
-            raw = {"messages": [{"role": "prompt", "content": "a"}]}
-            assert (await client.post(url, json=raw, headers=authorization)).status_code == 400
+            prompt = {"role": "prompt", "content": "a"}
+            for path, raw in (
+                ("chat/completions", {"messages": [prompt]}),
+                ("responses", {"instructions": "be short", "input": [prompt]}),
+            ):
+                refused = await client.post(f"{base_url}/{path}", json=raw, headers=authorization)
+                assert refused.status_code == 400
+                assert refused.json()["error"]["message"] == (
+                    "messages: the role of the message with content 'a' is 'prompt'; send text that needs no chat "
+                    "template to /v1/completions"
+                )
+            raw = {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}
+            refused = await client.post(url, json=raw, headers=authorization)
+            assert refused.json()["error"]["message"] == (
+                "messages: the content of a message is [{'type': 'input_audio'}]; send a text, or a list of texts and "
+                "images"
+            )
         await Client(base_url, api_key)([user("a")])
         return 1.0
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,6 +101,33 @@ def test_a_good_segment_is_taken_as_it_is_stored() -> None:
     assert len(checked_segment(aborted, request, 10).tokens) == 0
     with pytest.raises(DataError, match="give at least one token, or finish_reason='abort'"):
         replace(aborted, finish_reason="stop")
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("tokens", [1 << 70, 1], f"tokens[0] is {1 << 70}, beyond 64 bits; give an array of whole numbers"),
+        (
+            "tokens",
+            [1, 10**5000],
+            "tokens[1] is int with too many digits to print, beyond 64 bits; give an array of whole",
+        ),
+        ("tokens", [1, None], "tokens[1] is None; give an array of whole numbers"),
+        ("tokens", [1 << 63, -1], "tokens is of shape (2,) and dtype float64; give an array of whole numbers"),
+        ("logprobs", [-0.5, -(1 << 70)], f"logprobs[1] is {-(1 << 70)}, beyond 64 bits; give an array of floats"),
+        ("logprobs", [-1, Fraction(-1, 2)], "logprobs[1] is Fraction(-1, 2); give an array of floats"),
+        (
+            "entropies",
+            np.array([np.float64(1.5), None]),
+            "entropies[1] is None; give an array of floats with 1 dimension",
+        ),
+    ],
+)
+def test_the_first_wrong_entry_of_a_segment_is_named(name: str, values: Any, message: str) -> None:
+    request = Request(np.array([1], np.int32), 3, arl.engine.Sampling(max_tokens=4))
+    good = Segment(np.array([1, 2], np.int32), np.array([-0.5, -0.25], np.float32), None, "stop", 0, 3)
+    with pytest.raises(DataError, match=f"^Segment: {re.escape(message)}"):
+        checked_segment(with_values(**{name: values})(good), request, 10)
 
 
 @pytest.mark.parametrize("name", BAD_SEGMENTS)

@@ -262,7 +262,41 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "length": ({"reward": [1.0]}, "reward has 1 rows"),
     "wide": ({"outputs": [[2], [1 << 40]]}, r"outputs\[1\] contains a wrong value .*; give a list of int32"),
     "float": ({"outputs": [[2], [1.5]]}, r"outputs\[1\] contains a wrong value .*; give a list of int32"),
-    "reason": ({"finish_reason": ["stop", "eos"]}, r"finish_reason\[1\] is 'eos'; use one of"),
+    "wide arrays": (
+        {"outputs": [np.array([2]), np.array([3, 1 << 40])]},
+        r"^outputs\[1\]\[1\] is 1099511627776; give numbers that fit int32$",
+    ),
+    "wide values": (
+        {"outputs": (np.array([2, 3, 1 << 40]), np.array([0, 1, 3]))},
+        r"^outputs\[1\]\[1\] is 1099511627776; give numbers that fit int32$",
+    ),
+    "wide table": (
+        {"outputs": np.array([[2, 3], [4, 1 << 40]])},
+        r"^outputs\[1\]\[1\] is 1099511627776; give numbers that fit int32$",
+    ),
+    "whole floats": (
+        {"outputs": [np.array([2.0]), np.array([3.0])]},
+        "^outputs has dtype float64; give whole numbers without missing values$",
+    ),
+    "float arrays": (
+        {"outputs": [np.array([2]), np.array([3, 1.5])]},
+        r"^outputs\[1\]\[1\] is 1\.5; give whole numbers without missing values$",
+    ),
+    "None in arrays": (
+        {"outputs": [np.array([2, 3]), np.array([3, None])]},
+        r"^outputs\[1\]\[1\] is None; give whole numbers without missing values$",
+    ),
+    "text in arrays": (
+        {"logprobs": [np.array([-1.0]), np.array(["x"], object)]},
+        r"^logprobs\[1\]\[0\] is 'x'; give ints or floats, with NaN in place of None$",
+    ),
+    "reason": ({"finish_reason": ["stop", "eos"]}, r"^finish_reason\[1\] is 'eos'; use one of \[None, 'stop'"),
+    "state": ({"state": [None, 3]}, r"^state\[1\] is 3; give text or bytes$"),
+    "one reason": (
+        {"finish_reason": "eos"},
+        r"^finish_reason is 'eos'; use one of \[None, 'stop', 'length', 'abort'\]$",
+    ),
+    "list as reason": ({"finish_reason": ["stop", []]}, r"^finish_reason\[1\] is \[\]; use one of \[None, 'stop'"),
     "version": ({"policy": 1 << 40}, r"policy\[0\] is 1099511627776; give numbers that fit int32"),
     "realign": ({"realign": -1}, "realign is -1; give a whole number from 0"),
     "type": ({"outputs": pa.array([["a"], ["b"]])}, "outputs has Arrow type List.*; give lists of int32 or int64"),

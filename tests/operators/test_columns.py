@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -95,3 +97,57 @@ def test_a_result_that_is_not_finite_is_found_at_any_position(kind: type, wrong:
     table[2, 1] = wrong
     with pytest.raises(InvalidInputError, match=r"the result at \(2, 1\) is too large"):
         columns.representable(table)
+
+
+@pytest.mark.parametrize(
+    ("take", "values", "message"),
+    [
+        (columns.numbers, [Fraction(1, 2)], "x[0] is Fraction(1, 2); give ints or floats, with NaN in place of None"),
+        (
+            columns.doubles,
+            [1.5, Fraction(1, 2)],
+            "x[1] is Fraction(1, 2); give ints or floats, with NaN in place of None",
+        ),
+        (columns.integers, [Fraction(1, 2)], "x[0] is Fraction(1, 2); give whole numbers without missing values"),
+        (columns.mask, [Fraction(1, 2)], "x[0] is Fraction(1, 2); give booleans, True for rows that count"),
+        (columns.numbers, [np.nan, 2**70], f"x[1] is {2**70}, beyond 64 bits; give smaller numbers, or floats"),
+        (
+            columns.numbers,
+            [1, -(2**63) - 1],
+            f"x[1] is {-(2**63) - 1}, beyond 64 bits; give smaller numbers, or floats",
+        ),
+        (
+            columns.numbers,
+            [1.5, 10**5000],
+            "x[1] is int with too many digits to print, beyond 64 bits; give smaller numbers, or floats",
+        ),
+        (
+            lambda values, name: columns.numbers(values, name, dimensions=(2,)),
+            [[1, 2], [3, 2**70]],
+            f"x[1, 1] is {2**70}, beyond 64 bits; give smaller numbers, or floats",
+        ),
+        (
+            lambda values, name: columns.marks(values, name, dimensions=(2,)),
+            [[1, 0], [2, 1]],
+            "x[1, 0] is 2; give booleans, or 0 and 1",
+        ),
+        (
+            columns.numbers,
+            np.array([np.True_, None]),
+            "x[1] is None; give ints or floats, with NaN in place of None",
+        ),
+        (
+            columns.integers,
+            np.array([np.float32(2), np.float64(1.5), None]),
+            "x[1] is 1.5; give whole numbers without missing values",
+        ),
+        (columns.mask, np.array([np.True_, None]), "x[1] is None; give booleans, True for rows that count"),
+    ],
+)
+def test_the_first_wrong_entry_is_named(take: Callable[..., Any], values: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"^{re.escape(message)}$"):
+        take(values, "x")
+
+
+def test_the_lowest_int64_is_a_whole_number() -> None:
+    assert columns.integers([1, -(2**63)], "x").tolist() == [1, -(2**63)]

@@ -135,6 +135,10 @@ def test_replace() -> None:
             {"advantage": loss.Policy()},
             r"Policy\(.*\) is not a component of phase advantage, but of phase loss; move it there",
         ),
+        (
+            {"loss": loss.Clip(0.2)},
+            r"Clip\(.*\) is not a component of phase loss; give one of agentrl_core\.loss, or set phase = 'loss' in",
+        ),
         ({"loss": "policy"}, "'policy' is not a component of phase loss"),
         ({"rollout": rollout.EntropyBranching}, "is not a component of phase rollout"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -69,8 +70,20 @@ def test_two_nodes_exchange(tmp_path: Path) -> None:
         assert (tmp_path / f"{other}.jsonl").exists() == bool(sum(run.fact("shared")))
 
 
-@pytest.mark.parametrize("text", ["{", '{"task": {}}\n', '{"attempts": []}\n'])
-def test_an_invalid_file_of_shared_experience_is_reported(tmp_path: Path, text: str) -> None:
-    (tmp_path / "other.jsonl").write_text(text)
-    with pytest.raises(InvalidInputError, match="SharedExperience: "):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "line 1 of FOLDER/other.jsonl is not JSON (Expecting property name"),
+        ('{"task": {}}', "a file in folder FOLDER has the line LINE, which is not a group (TypeError("),
+        ('{"attempts": []}', "a file in folder FOLDER has the line LINE, which is not a group (KeyError('task'))"),
+        (
+            line("a").strip().replace("[]", "3"),
+            "a file in folder FOLDER has the line LINE, which is not a group (TypeError",
+        ),
+    ],
+)
+def test_an_invalid_file_of_shared_experience_is_reported(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "other.jsonl").write_text(text + "\n")
+    message = message.replace("FOLDER", str(tmp_path)).replace("LINE", text[:80])
+    with pytest.raises(InvalidInputError, match=rf"^SharedExperience: {re.escape(message)}.*; remove this line"):
         solve(SharedExperience(folder=str(tmp_path), node="own"), chance, tasks=2, group_size=2)

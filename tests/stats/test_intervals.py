@@ -1,5 +1,7 @@
 """Statistics and their bootstrap intervals: by hand, against naive code, and against rliable."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -128,15 +130,31 @@ def test_a_profile_is_the_share_above_each_threshold():
     [
         (lambda: stats.bootstrap([]), r"scores has shape \(0,\)"),
         (lambda: stats.bootstrap([[1.0, 2.0], [3.0]]), r"scores\[1\] has 1 tasks, but scores\[0\] has 2"),
-        (lambda: stats.bootstrap([0.1, float("nan")]), r"scores\[1\] is NaN"),
+        (lambda: stats.bootstrap([0.1, float("nan")]), r"^scores\[1\] is nan; give finite scores$"),
+        (lambda: stats.bootstrap([[0.1, 0.2], [0.3, None]]), r"^scores\[1\]\[1\] is nan; give finite scores$"),
+        (lambda: stats.bootstrap([[0.1, 1 << 2000]]), rf"^scores\[0\]\[1\] is {str(1 << 2000)[:40]}; give numbers"),
+        (lambda: stats.bootstrap([np.array([0.1, 0.2]), ["x", 0.2]]), r"^scores\[1\]\[0\] is 'x'; give numbers"),
+        (lambda: stats.bootstrap([0.5, [0.1]]), r"^scores\[1\] has 1 tasks, but scores\[0\] is 0\.5; give numbers"),
+        (lambda: stats.bootstrap([[0.1, [0.5]]]), r"^scores\[0\]\[1\] is \[0\.5\]; give numbers"),
+        (lambda: stats.bootstrap([[0.1], 0.5]), r"^scores\[1\] is 0\.5; give numbers"),
+        (lambda: stats.bootstrap(np.array([0.1, "x"], object)), r"^scores\[1\] is 'x'; give numbers"),
+        (
+            lambda: stats.bootstrap([[0.1, 0.2], np.array([0.1, 0.2, 0.3])]),
+            r"^scores\[1\] has 3 tasks, but scores\[0\] has 2; give numbers",
+        ),
         (
             lambda: stats.bootstrap([0.1], "best"),
             'statistic is "best"; use "mean", "median", "iqm" or "optimality_gap"',
         ),
-        (lambda: stats.bootstrap([0.1], confidence=95), "confidence: 95 is not between 0 and 1"),
-        (lambda: stats.bootstrap([0.1], resamples=0), "resamples: 0 is too few"),
+        (lambda: stats.bootstrap([0.1], confidence=95), "^confidence is 95; give a share between 0 and 1"),
+        (lambda: stats.bootstrap([0.1], confidence="x"), "^confidence is 'x'; give a share between 0 and 1"),
+        (lambda: stats.bootstrap([0.1], resamples=0), "^resamples is 0; give a whole number of at least 1"),
+        (lambda: stats.bootstrap([0.1], resamples="x"), "^resamples is 'x'; give a whole number of at least 1"),
+        (lambda: stats.bootstrap([0.1], threshold="x"), "^threshold is 'x'; give a finite number, such as 1.0$"),
         (lambda: stats.probability_of_improvement([[1.0, 2.0]], [1.0]), "second: it has 1 tasks, and first has 2"),
-        (lambda: stats.performance_profile([0.1], [float("inf")]), r"thresholds\[0\] is inf; .*finite"),
+        (lambda: stats.performance_profile([0.1], [float("inf")]), r"^thresholds\[0\] is inf; give a list of finite"),
+        (lambda: stats.performance_profile([0.1], ["x"]), r"^thresholds\[0\] is 'x'; give a list of finite numbers"),
+        (lambda: stats.performance_profile([0.1, math.nan], [0.5]), r"^scores\[1\] is nan; give finite scores$"),
     ],
 )
 def test_wrong_calls(call, message):

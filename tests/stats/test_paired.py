@@ -95,6 +95,10 @@ def test_the_detectable_effect_shrinks_with_pairs_and_grows_with_power():
         (lambda: stats.paired_difference([1.0, math.nan], [0.0, 0.0]), "first: the score of pair 1 is nan; leave"),
         (lambda: stats.holm([0.5, 1.5]), r"p_values\[1\] is 1\.5; give numbers from 0 to 1"),
         (lambda: stats.holm([[0.5]]), r"p_values has shape \(1, 1\); give a one-dimensional list"),
+        (
+            lambda: stats.paired_difference([1.0, 1 << 2000], [1.0, 2.0]),
+            rf"^first\[1\] is {str(1 << 2000)[:40]}; give a list of one score for each pair$",
+        ),
         (lambda: stats.holm(["a"]), r"p_values\[0\] is 'a'; give a list of numbers from 0 to 1"),
         (lambda: stats.detectable_effect(1), "pairs is 1; an exact test needs 2 to 20 pairs"),
         (lambda: stats.detectable_effect(10, alpha=0.0), "alpha is 0; give a probability"),

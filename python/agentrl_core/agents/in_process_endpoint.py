@@ -143,15 +143,16 @@ class InProcessSession:
     async def _answer(self, request: Json, key: str) -> ChatResponse:
         messages, tools = request["messages"], request.get("tools") or None
         options = {**self._options, **checked_options(request.get("chat_template_kwargs"))} or None
-        for number, message in enumerate(messages):
-            if text_of(message.get("content")) is None and not is_content(for_template(message).get("content")):
+        for message in messages:  # the client may have sent them under other indices, or as items of `input`
+            content = message.get("content")
+            if text_of(content) is None and not is_content(for_template(message).get("content")):
                 raise InvalidInputError(
-                    f"messages[{number}].content is {message.get('content')!r:.60}; send a text, or a list of texts "
-                    "and images"
+                    f"messages: the content of a message is {content!r:.60}; send a text, or a list of texts and images"
                 )
             if message.get("role") == "prompt":
                 raise InvalidInputError(
-                    f"messages[{number}].role is 'prompt'; send text that needs no chat template to /v1/completions"
+                    f"messages: the role of the message with content {content!r:.60} is 'prompt'; send text that needs "
+                    "no chat template to /v1/completions"
                 )
         max_tokens, count, stops = _options(request)
         chain = self._chats.digests(messages, [tools, options])

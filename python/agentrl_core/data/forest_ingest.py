@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
+from agentrl_core._util.wrong_values import first_wrong, shown
 from agentrl_core.data.facts import fact_column
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns as arrays
@@ -136,32 +138,34 @@ def _each(values: Any, name: str, dtype: Any, count: int) -> NDArray[Any]:
 
 def codes(values: Any, name: str, known: Mapping[Any, int], count: int) -> NDArray[np.uint8]:
     """Return codes of names: one for all rows, or one per row."""
+    is_single = values is None or isinstance(values, str)
     if isinstance(values, np.ndarray) and values.dtype == np.uint8:
         array = values
-    elif values is None or isinstance(values, str):
-        array = np.full(count, _code(values, name, known), np.uint8)
     else:
-        rows = enumerate(_rows(values, name))
-        array = np.fromiter((_code(value, f"{name}[{row}]", known) for row, value in rows), np.uint8)
+        rows = [values] if is_single else _rows(values, name)
+        odd = first_wrong(rows, lambda row: (row is None or isinstance(row, str)) and row in known)
+        if odd is not None:
+            place = name if is_single else f"{name}[{odd}]"
+            raise InvalidInputError(f"{place} is {shown(rows[odd])}; use one of {list(known)}")
+        array = np.fromiter(map(known.__getitem__, rows), np.uint8, len(rows))
+    if is_single:
+        return np.full(count, array[0])
     if len(array) != count:
         raise InvalidInputError(f"{name} has {len(array)} rows, but trajectories has {count}; give one for each")
     return np.ascontiguousarray(array)
-
-
-def _code(value: object, name: str, known: Mapping[Any, int]) -> int:
-    if not isinstance(value, (str, type(None))) or value not in known:
-        raise InvalidInputError(f"{name} is {value!r}; use one of {list(known)}")
-    return known[value]
 
 
 def texts(values: Any, name: str) -> Any:
     """Return a column of texts as flat bytes and offsets, for the core."""
     if arrays.is_arrow(values) or isinstance(values, tuple):
         return values
-    texts = [
-        b"" if row is None else arrays.as_bytes(row, f"{name}[{index}]")
-        for index, row in enumerate(_rows(values, name))
-    ]
+    rows = _rows(values, name)
+    try:
+        texts = [b"" if row is None else arrays.as_bytes(row, name) for row in rows]
+    except InvalidInputError:
+        for index, row in enumerate(rows):
+            arrays.as_bytes(b"" if row is None else row, f"{name}[{index}]")  # names the row
+        raise
     return np.frombuffer(b"".join(texts), np.uint8), _offsets(texts, name)
 
 
@@ -188,8 +192,10 @@ def _offsets(rows: Sequence[Any], name: str) -> NDArray[np.int64]:
     try:
         return np.fromiter(accumulate(map(len, rows), initial=0), np.int64, len(rows) + 1)
     except TypeError:
-        place = next((place for place, row in enumerate(rows) if not (np.iterable(row) and hasattr(row, "__len__"))), 0)
-        raise InvalidInputError(f"{name}[{place}] is {rows[place]!r:.60}; give a list of values for each row") from None
+        place = first_wrong(rows, lambda row: np.iterable(row) and hasattr(row, "__len__")) or 0
+        raise InvalidInputError(
+            f"{name}[{place}] is {shown(rows[place])}; give a list of values for each row"
+        ) from None
 
 
 def lists(values: Any, name: str, code: str) -> Any:
@@ -198,14 +204,15 @@ def lists(values: Any, name: str, code: str) -> Any:
     if arrays.is_arrow(values):
         return values
     if isinstance(values, tuple) and len(values) == 2 and all(isinstance(part, np.ndarray) for part in values):
-        return _narrow(values[0], name, dtype), arrays.integers(values[1], f"offsets of {name}")
+        offsets = arrays.integers(values[1], f"offsets of {name}")
+        return _narrow(values[0], name, dtype, offsets), offsets
     if isinstance(values, np.ndarray) and values.ndim == 2:
         rows, width = values.shape
         offsets = np.arange(rows + 1, dtype=np.int64) * width
         return _narrow(values.reshape(-1), name, dtype, offsets), offsets
     rows = [() if row is None else row for row in _rows(values, name)]
     offsets = _offsets(rows, name)
-    nested = next((index for index, row in enumerate(rows) if getattr(row, "ndim", 1) != 1), None)
+    nested = first_wrong(rows, lambda row: getattr(row, "ndim", 1) == 1)
     if nested is not None:
         raise InvalidInputError(
             f"{name}[{nested}] has shape {tuple(rows[nested].shape)}; give a one-dimensional list of values for each "
@@ -217,22 +224,33 @@ def lists(values: Any, name: str, code: str) -> Any:
     return _core.columns.flat_lists(lists, name, dtype.__name__), offsets
 
 
-def _narrow(values: NDArray[Any], name: str, dtype: Any, offsets: NDArray[np.int64] | None = None) -> NDArray[Any]:
+def _narrow(values: NDArray[Any], name: str, dtype: Any, offsets: NDArray[np.int64]) -> NDArray[Any]:
     """Return flat values in the dtype and memory layout of the core; `offsets` of their rows are for messages."""
+    try:
+        return np.require(_converted(values, name, dtype), requirements=("C", "A"))
+    except InvalidInputError:
+        rows = pairwise(offsets.tolist()) if values.ndim == 1 and values.dtype.kind in "iufO" else ()
+        for row, (begin, end) in enumerate(rows):
+            part = values[begin:end]
+            if part.dtype.kind != "f" or not all(map(float.is_integer, part.tolist())):
+                _converted(part, f"{name}[{row}]", dtype)  # names the row, and the place in it
+        raise
+
+
+def _converted(values: NDArray[Any], name: str, dtype: Any) -> NDArray[Any]:
     if dtype is np.float32:
-        values = values.astype(np.float64) if values.dtype == np.object_ else values  # None is NaN, as in lists
+        if values.dtype == np.object_:
+            with suppress(TypeError, ValueError, OverflowError):
+                values = values.astype(np.float64)  # None is NaN, as in lists
         with np.errstate(over="ignore"):
-            narrow = arrays.numbers(values, name).astype(np.float32, copy=False)
-    elif values.dtype == np.bool_:
-        narrow = values.astype(dtype)
-    elif values.dtype == dtype and values.ndim == 1:
-        narrow = values
-    else:
-        wide = arrays.integers(values, name)
-        narrow = wide.astype(dtype)
-        if not np.array_equal(narrow, wide):
-            place = int(np.flatnonzero(narrow != wide)[0])
-            row = 0 if offsets is None else int(np.searchsorted(offsets, place, side="right")) - 1
-            at = f"[{place}]" if offsets is None else f"[{row}][{place - offsets[row]}]"
-            raise InvalidInputError(f"{name}{at} is {wide[place]}; give numbers that fit {np.dtype(dtype)}")
-    return np.require(narrow, requirements=("C", "A"))
+            return arrays.numbers(values, name).astype(np.float32, copy=False)
+    if values.dtype == np.bool_:
+        return values.astype(dtype)
+    if values.dtype == dtype and values.ndim == 1:
+        return values
+    wide = arrays.integers(values, name)
+    narrow = wide.astype(dtype)
+    if not np.array_equal(narrow, wide):
+        place = int((narrow != wide).argmax())
+        raise InvalidInputError(f"{name}[{place}] is {wide[place]}; give numbers that fit {np.dtype(dtype)}")
+    return narrow

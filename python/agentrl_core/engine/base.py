@@ -6,13 +6,14 @@ import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
+from agentrl_core._util.wrong_values import first_wrong, is_number, shown
 from agentrl_core.engine.entropy_temperature import EntropyTemperature
 from agentrl_core.env.image import Image
 from agentrl_core.exceptions import DataError, InvalidInputError, UnsupportedError
@@ -468,12 +469,14 @@ def _array(name: str, values: object, kinds: str, dimensions: int = 1) -> NDArra
     except (TypeError, ValueError):
         array = None
     if array is None or array.ndim != dimensions or (array.dtype.kind not in kinds and array.size):
-        value_text = f"{' '.join(repr(values).split()):.60} ({type(values).__name__})"
+        value_text = f"{' '.join(shown(values, 200).split()):.60} ({type(values).__name__})"
         if array is not None and array.ndim == dimensions == 1 and array.dtype.kind == "O":
-            place = next(
-                (at for at, value in enumerate(array) if not isinstance(value, Real) or abs(float(value)) >= 1 << 63), 0
-            )
-            name, value_text = f"{name}[{place}]", f"{array[place]!r:.60}"
+            place = first_wrong(array, lambda value: is_number(value, "iu" if kinds == "iu" else "iuf"))
+            if place is not None:
+                name, value_text = (
+                    f"{name}[{place}]",
+                    shown(array[place]) + ", beyond 64 bits" * (type(array[place]) is int),
+                )
         elif array is not None and array.ndim:
             value_text = f"of shape {array.shape} and dtype {array.dtype}"
         raise DataError(

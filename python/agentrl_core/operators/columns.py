@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
+from agentrl_core._util.wrong_values import first_wrong, is_number, shown
 from agentrl_core.exceptions import InvalidInputError
 
 _STATE_BYTES = 16
@@ -47,8 +48,8 @@ def numbers(
     if array.dtype not in _FLOATS:
         if array.dtype.kind not in "fiub":
             text = array.dtype.kind in "US"
-            advice = "turn the texts into numbers first" if text else "give numbers, with NaN in place of None"
-            raise InvalidInputError(f"{_entry(array, name, lambda value: isinstance(value, Real))}; {advice}")
+            advice = "turn the texts into numbers first" if text else "give ints or floats, with NaN in place of None"
+            raise InvalidInputError(f"{_entry(array, name, is_number)}; {advice}")
         array = array.astype(np.float64)
     return _flat(_checked(array, name, length, first))
 
@@ -115,8 +116,8 @@ def integers(
         raise InvalidInputError(f"{_entry(array, name, _is_whole_number)}; give whole numbers without missing values")
     if array.dtype == np.uint64 and len(array) and array.max() > _LARGEST:
         raise InvalidInputError(
-            f"{_item(name, array.argmax())} is {array.max()}, which does not fit int64; give numbers of at most "
-            f"{_LARGEST}"
+            f"{_item(array, name, int(array.argmax()))} is {array.max()}, which does not fit int64; give numbers of "
+            f"at most {_LARGEST}"
         )
     return _flat(_checked(array.astype(np.int64, copy=False), name, length, first))
 
@@ -135,7 +136,7 @@ def mask(
         return values
     array = column(values, name)
     if array.dtype != np.bool_ and len(array):
-        odd = _entry(array, name, lambda value: isinstance(value, bool), kinds="O")
+        odd = _entry(array, name, lambda value: isinstance(value, (bool, np.bool_)), kinds="O")
         raise InvalidInputError(f"{odd}; give booleans, True for rows that count")
     return _flat(_checked(array.astype(np.bool_, copy=False), name, length, first))
 
@@ -260,8 +261,8 @@ def marks(values: object, name: str, *, dimensions: tuple[int, ...]) -> NDArray[
     if table.dtype.kind not in "biu":
         raise InvalidInputError(f"{name} has dtype {table.dtype}; give booleans, or 0 and 1")
     if table.size and (table.min() < 0 or table.max() > 1):
-        odd = np.argwhere((table < 0) | (table > 1))[0].tolist()
-        raise InvalidInputError(f"{name}{odd} is {table[tuple(odd)]}; give booleans, or 0 and 1")
+        odd = int(((table < 0) | (table > 1)).argmax())
+        raise InvalidInputError(f"{_item(table, name, odd)} is {table.flat[odd]}; give booleans, or 0 and 1")
     return table.astype(np.bool_)
 
 
@@ -425,28 +426,32 @@ def _typed(array: NDArray[Any], name: str) -> NDArray[Any]:
         typed = np.array(array.tolist())
     except ValueError:
         return array
-    if typed.dtype == np.object_ and all(isinstance(each, Real) for each in array.flat):
-        odd = next(place for place, each in enumerate(array.flat) if not -_LARGEST <= each <= 2 * _LARGEST + 1)
+    odd = first_wrong(array.flat, is_number) if typed.dtype == np.object_ else None
+    if odd is not None and isinstance(array.flat[odd], int):
         raise InvalidInputError(
-            f"{_item(name, odd)} is {array.flat[odd]!r:.40}, beyond 64 bits; give smaller numbers, or floats"
+            f"{_item(array, name, odd)} is {shown(array.flat[odd])}, beyond 64 bits; give smaller numbers, or floats"
         )
     return typed if typed.dtype.kind in "fiub" and typed.shape == array.shape else array
 
 
 def _entry(array: NDArray[Any], name: str, is_good: Callable[[Any], bool], *, kinds: str = "Of") -> str:
     """Return the name and value of the first entry that is not good, or the dtype of the column, for messages."""
-    values = array.tolist() if array.ndim == 1 and array.dtype.kind in kinds else []
-    odd = next((place for place, value in enumerate(values) if not is_good(value)), None)
-    return f"{name} has dtype {array.dtype}" if odd is None else f"{_item(name, odd)} is {values[odd]!r:.40}"
+    odd = first_wrong(array.flat, is_good) if array.dtype.kind in kinds else None
+    if odd is None:
+        return f"{name} has dtype {array.dtype}"
+    return f"{_item(array, name, odd)} is {shown(array.flat[odd])}"
 
 
-def _item(name: str, place: object) -> str:
+def _item(array: NDArray[Any], name: str, place: int) -> str:
     """Return the name of an entry of a column, whose name may end with a quoted one, such as `column 'x'`."""
-    return f"entry {place} of {name}" if name.endswith("'") else f"{name}[{place}]"
+    index = ", ".join(map(str, np.unravel_index(place, array.shape)))
+    return f"entry {index} of {name}" if name.endswith("'") else f"{name}[{index}]"
 
 
 def _is_whole_number(value: object) -> bool:
-    return isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, (float, np.floating)):
+        return float(value).is_integer()
+    return isinstance(value, (Integral, np.bool_))
 
 
 def _unmasked(values: np.ma.MaskedArray[Any, Any], name: str) -> NDArray[Any]:
@@ -456,7 +461,8 @@ def _unmasked(values: np.ma.MaskedArray[Any, Any], name: str) -> NDArray[Any]:
         return np.asarray(values)
     if values.dtype.kind not in "fiub":
         raise InvalidInputError(
-            f"{_item(name, hidden.argmax())} is masked, and dtype {values.dtype} has no NaN; give a value for each row"
+            f"{_item(hidden, name, int(hidden.argmax()))} is masked, and dtype {values.dtype} has no NaN; give a value "
+            "for each row"
         )
     dtype = values.dtype if values.dtype == np.float32 else np.float64
     return np.where(hidden, np.nan, np.asarray(values)).astype(dtype)

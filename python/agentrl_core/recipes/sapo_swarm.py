@@ -35,7 +35,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -117,19 +117,18 @@ class SharedExperience(Rollout):
         """Replay a group of another node; return whether its rewards differ."""
         try:
             task, attempts = Task(**{**line["task"], "solution": ()}), line["attempts"]
+            size = len(attempts)
         except (KeyError, TypeError) as error:
             raise InvalidInputError(
-                f"SharedExperience: {self._place_of(line)} is not a group ({error!r}): {line!r:.60}; remove this line"
+                f"SharedExperience: a file in folder {self.folder} has the line {json.dumps(line):.80}, which is not a "
+                f"group ({error!r}); remove this line"
             ) from None
-        derived = await group.spawn(task, size=len(attempts), program=_ReplayedExperience(json.dumps(attempts)))
+        derived = await group.spawn(task, size=size, program=_ReplayedExperience(json.dumps(attempts)))
         return any(branch.status != "pruned" for branch in derived.branches)
 
     def offered(self) -> list[dict[str, Any]]:
         """Return the groups that the other nodes wrote, in the order of the nodes' names."""
-        return [group for _, group in self._lines()]
-
-    def _lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the lines of the other nodes' files, each with its place."""
+        groups = []
         for path in sorted(path for path in Path(self.folder).glob("*.jsonl") if path.stem != self.node):
             try:
                 texts = path.read_text(encoding="utf-8").splitlines()
@@ -139,14 +138,12 @@ class SharedExperience(Rollout):
                 ) from None
             for number, text in enumerate(texts, start=1):
                 try:
-                    yield f"line {number} of {path}", json.loads(text)
+                    groups.append(json.loads(text))
                 except ValueError as error:
                     raise InvalidInputError(
                         f"SharedExperience: line {number} of {path} is not JSON ({error}); remove this line"
                     ) from None
-
-    def _place_of(self, line: Mapping[str, Any]) -> str:
-        return next((place for place, group in self._lines() if group == line), f"a line of {self.folder}")
+        return groups
 
     def write(self, groups: list[Group]) -> int:
         """Replace the content of this node's file by these groups, and return their number."""

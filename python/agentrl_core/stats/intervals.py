@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from numbers import Real
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core import _core
+from agentrl_core._util.wrong_values import first_wrong, is_number, shown
 from agentrl_core.exceptions import InvalidInputError
 
 Statistic = Literal["iqm", "mean", "median", "optimality_gap"]
@@ -62,6 +64,8 @@ def bootstrap(
         (0.55, 0.47, 0.62)
     """
     table = as_table("scores", scores)
+    if not is_number(threshold):
+        raise InvalidInputError(f"threshold is {shown(threshold)}; give a finite number, such as 1.0")
     flat, tasks = table.ravel(), table.shape[1]
     value = _core.stats.statistic(flat, tasks, statistic, threshold)
     check_confidence(confidence, resamples)
@@ -137,11 +141,11 @@ def performance_profile(
         [1.0, 0.5, 0.25]
     """
     table = as_table("scores", scores)
-    limits = np.asarray(thresholds, np.float64)
-    if limits.ndim != 1 or not np.isfinite(limits).all():
-        shape = f" has shape {limits.shape}"
-        odd = next((f"[{i}] is {limit}" for i, limit in enumerate(limits.flat) if not np.isfinite(limit)), shape)
-        raise InvalidInputError(f"thresholds{odd}; give a list of finite numbers, such as [0, 0.5]")
+    remedy = "give a list of finite numbers, such as [0, 0.5]"
+    limits = as_floats("thresholds", thresholds, remedy)
+    if limits.ndim != 1:
+        raise InvalidInputError(f"thresholds has shape {limits.shape}; {remedy}")
+    _check_finite("thresholds", limits, remedy)
     return [
         bootstrap(table > limit, "mean", confidence=confidence, resamples=resamples, seed=seed)
         for limit in limits.tolist()
@@ -152,33 +156,66 @@ def as_table(name: str, scores: ArrayLike) -> NDArray[np.float64]:
     """Return scores as a table `[runs, tasks]`.
 
     Raises:
-        InvalidInputError: the scores are not a list or table with at least one run and one task.
+        InvalidInputError: the scores are not a list or table with at least one run and one task, or not finite.
     """
-    try:
-        table = np.ascontiguousarray(scores, np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(
-            f"{odd_score(scores, name)}; give numbers [runs, tasks], with the same tasks in every run"
-        ) from error
-    if table.ndim == 1:
-        table = table[:, None]
+    table = as_floats(name, scores, "give numbers [runs, tasks], with the same tasks in every run")
+    _check_finite(name, table, "give finite scores")
+    if table.ndim < 2:
+        table = table.reshape(-1, 1)
     if table.ndim != 2 or not table.size:
         raise InvalidInputError(f"{name} has shape {np.shape(scores)}; give [runs, tasks] with at least one of each")
-    return table
+    return np.ascontiguousarray(table)
 
 
-def odd_score(scores: object, name: str) -> str:
-    """Return the name and value of the first score that is not a number, or of the first run of another length."""
-    runs = scores if isinstance(scores, (list, tuple)) else ()
+def as_floats(name: str, scores: ArrayLike, remedy: str) -> NDArray[np.float64]:
+    """Return scores as an array of `float64`.
+
+    Raises:
+        InvalidInputError: a score is not a number, or is too large, or the runs differ in length.
+    """
+    try:
+        return np.asarray(scores, np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidInputError(f"{_odd_score(scores, name)}; {remedy}") from error
+
+
+def _check_finite(name: str, array: NDArray[np.float64], remedy: str) -> None:
+    if not np.isfinite(array).all():
+        place = np.argwhere(~np.isfinite(array))[0]
+        index = "".join(f"[{at}]" for at in place)
+        raise InvalidInputError(f"{name}{index} is {array[tuple(place)]}; {remedy}")
+
+
+def _odd_score(scores: object, name: str) -> str:
+    """Return the name and value of the first score that is not a float, or of the first run of another length."""
+    runs = _entries(scores)
+    if runs is None:
+        return f"{name} is {shown(scores)}"
     for run, row in enumerate(runs):
-        if isinstance(row, (list, tuple)) and isinstance(runs[0], (list, tuple)) and len(row) != len(runs[0]):
-            return f"{name}[{run}] has {len(row)} tasks, but {name}[0] has {len(runs[0])}"
-        for task, score in enumerate(row if isinstance(row, (list, tuple)) else ()):
-            if not isinstance(score, Real):
-                return f"{name}[{run}][{task}] is {score!r:.40}"
-        if not isinstance(row, (list, tuple, Real)):
-            return f"{name}[{run}] is {row!r:.40}"
-    return f"{name} is {scores!r:.80}"
+        tasks, first = _entries(row), _entries(runs[0])
+        if tasks is None:
+            if first is not None or not _is_float(row):
+                return f"{name}[{run}] is {shown(row)}"
+        elif first is None:
+            return f"{name}[{run}] has {len(tasks)} tasks, but {name}[0] is {shown(runs[0])}"
+        elif len(tasks) != len(first):
+            return f"{name}[{run}] has {len(tasks)} tasks, but {name}[0] has {len(first)}"
+        elif (task := first_wrong(tasks, _is_float)) is not None:
+            return f"{name}[{run}][{task}] is {shown(tasks[task])}"
+    return f"{name} is {shown(scores)}"
+
+
+def _entries(scores: object) -> list[object] | None:
+    """Return the entries of a list, tuple or array; None for any other value."""
+    is_array = isinstance(scores, np.ndarray) and scores.ndim > 0
+    return list(cast("Sequence[object]", scores)) if is_array or isinstance(scores, (list, tuple)) else None
+
+
+def _is_float(score: object) -> bool:
+    try:
+        return np.ndim(np.float64(score)) == 0  # type: ignore[arg-type] # any value of the caller
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def check_confidence(confidence: float, resamples: int) -> None:
@@ -187,10 +224,10 @@ def check_confidence(confidence: float, resamples: int) -> None:
     Raises:
         InvalidInputError: `confidence` is not between 0 and 1, or there are no resamples.
     """
-    if not 0 < confidence < 1:
-        raise InvalidInputError(f"confidence: {confidence} is not between 0 and 1; give a share such as 0.95")
-    if resamples < 1:
-        raise InvalidInputError(f"resamples: {resamples} is too few; give at least 1, such as 10000")
+    if not isinstance(confidence, Real) or not 0 < confidence < 1:
+        raise InvalidInputError(f"confidence is {shown(confidence)}; give a share between 0 and 1, such as 0.95")
+    if not isinstance(resamples, Integral) or resamples < 1:
+        raise InvalidInputError(f"resamples is {shown(resamples)}; give a whole number of at least 1, such as 10000")
 
 
 def interval(value: float, resampled: NDArray[np.float64], *, confidence: float) -> Estimate:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core import _core
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.stats.intervals import bootstrap, odd_score
+from agentrl_core.stats.intervals import as_floats, bootstrap
 
 
 class PairedDifference(NamedTuple):
@@ -89,10 +89,7 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
         >>> stats.holm([0.01, 0.04, 0.03]).tolist()
         [0.03, 0.06, 0.06]
     """
-    try:
-        values = np.asarray(p_values, np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"{odd_score(p_values, 'p_values')}; give a list of numbers from 0 to 1") from error
+    values = as_floats("p_values", p_values, "give a list of numbers from 0 to 1")
     if values.ndim != 1:
         raise InvalidInputError(f"p_values has shape {values.shape}; give a one-dimensional list of numbers")
     outside = np.flatnonzero(~((values >= 0) & (values <= 1)))
@@ -135,10 +132,7 @@ def detectable_effect(
 
 
 def _column(name: str, scores: ArrayLike) -> NDArray[np.float64]:
-    try:
-        column = np.asarray(scores, np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"{odd_score(scores, name)}; give a list of one score for each pair") from error
+    column = as_floats(name, scores, "give a list of one score for each pair")
     if column.ndim != 1 or not column.size:
         raise InvalidInputError(f"{name} has shape {column.shape}; give a list of one score for each pair")
     if not np.isfinite(column).all():
