@@ -40,7 +40,7 @@ UNUSED = {
     "rollout/prefix.py",
     "rollout/search_tree.py",
 }
-MOST = {"files": 55, "functions": 450, "moves": 1300, "record types": 12}
+MOST = {"files": 54, "functions": 435, "moves": 1150, "record types": 12}
 """Largest size of the plainest iteration, without the folders that run the transformer; it may only shrink."""
 USED = {"collect/collector.py", "collect/driver.py", "rollout/group.py", "rollout/branch.py"}
 

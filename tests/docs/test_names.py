@@ -116,45 +116,50 @@ def is_attribute(dotted: str, known: set[str]) -> bool:
 @cache
 def columns() -> set[str]:
     """Return the names with a dot that the package's code uses as texts, such as the column `reward.format`."""
-    texts = (
+    strings = (
         node.value
         for path in PACKAGE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     )
-    return {text for text in texts if re.fullmatch(r"\w+(\.\w+)+", text)}
+    return {text for text in strings if re.fullmatch(r"\w+(\.\w+)+", text)}
+
+
+def names_in(node: ast.ClassDef) -> set[str]:
+    """Return the names that a class defines in its body or assigns as `self.name`."""
+    names: set[str] = set()
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(part.name)
+        elif isinstance(part, ast.AnnAssign):
+            names.add(ast.unparse(part.target))
+        elif isinstance(part, ast.Assign):
+            names |= {ast.unparse(target) for target in part.targets}
+    return names | {
+        part.attr
+        for part in ast.walk(node)
+        if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) and ast.unparse(part.value) == "self"
+    }
 
 
 def attributes_of_classes() -> dict[str, set[str]]:
-    """Return the attributes of each class: its own, and those of its bases and of classes derived from it."""
+    """Return the attributes of each class: its own, and those of its bases."""
     own: dict[str, set[str]] = {}
-    related: dict[str, set[str]] = {}
+    bases: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py*"):
         if path.suffix not in (".py", ".pyi"):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.ClassDef):
-                continue
-            names = own.setdefault(node.name, set())
-            for part in ast.walk(node):
-                if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
-                    names.add(part.name)
-                elif isinstance(part, ast.Attribute | ast.Name) and isinstance(part.ctx, ast.Store):
-                    names.add(part.attr if isinstance(part, ast.Attribute) else part.id)
-            for base in node.bases:
-                name = ast.unparse(base).split("[")[0].split(".")[-1]
-                related.setdefault(node.name, set()).add(name)
-                related.setdefault(name, set()).add(node.name)
+            if isinstance(node, ast.ClassDef):
+                own.setdefault(node.name, set()).update(names_in(node))
+                bases.setdefault(node.name, set()).update(
+                    ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases
+                )
 
-    def of(name: str) -> set[str]:
-        names, seen, rest = set[str](), set[str](), [name]
-        while rest:
-            current = rest.pop()
-            if current not in seen and current in own:
-                seen.add(current)
-                names |= own[current]
-                rest += related.get(current, ())
-        return names
+    def of(name: str, seen: frozenset[str] = frozenset()) -> set[str]:
+        if name in seen or name not in own:
+            return set()
+        return own[name].union(*(of(base, seen | {name}) for base in bases[name]))
 
     return {name: of(name) for name in own}
 
@@ -227,6 +232,17 @@ def test_attributes_of_classes_are_there() -> None:
 def test_a_false_name_is_found(name: str) -> None:
     assert not resolved(name)
     assert not is_attribute(name, attributes())
+
+
+@pytest.mark.parametrize(
+    ("name", "attribute"),
+    [("Component", "max_rounds"), ("Clip", "max_rounds"), ("GroupTree", "branches")],
+    ids=["of a derived class", "of a sibling", "a local variable"],
+)
+def test_an_attribute_that_a_class_lacks_is_found(name: str, attribute: str) -> None:
+    classes = attributes_of_classes()
+    assert "max_rounds" in classes["DynamicSampling"]
+    assert attribute not in classes[name]
 
 
 def test_calls_name_options_that_are_there(classes: dict[str, set[str]]) -> None:

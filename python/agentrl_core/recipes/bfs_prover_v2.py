@@ -97,7 +97,7 @@ class TacticBand(BatchComponent):
 
 
 _BEGIN = -1
-"""Number that stands for the start in place of a turn: `SearchTree.expand` tries first actions there."""
+"""Number that stands for the start in place of a turn: `GroupTree.expand` tries first actions there."""
 
 
 @dataclass(frozen=True)
