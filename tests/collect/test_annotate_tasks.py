@@ -48,7 +48,7 @@ def test_equal_numbers_give_an_equal_batch() -> None:
 
 
 def test_a_missing_number_is_reported_before_anything_is_rolled_out() -> None:
-    with pytest.raises(NotFoundError, match=r"no column 'prior'; use .* Collector\.annotate_tasks\('prior', values\)"):
+    with pytest.raises(NotFoundError, match=r"no column 'prior', only .*; add it with Collector\.annotate_tasks\('prior', values\)"):
         collector()(tasks=4, group_size=4)
 
 
@@ -60,7 +60,7 @@ def test_a_missing_number_is_reported_before_anything_is_rolled_out() -> None:
         (3, [0.0] * 4, "name=3 cannot be the name of a column"),
         ("prior", [0.5] * 3, "values has 3 rows for 4 tasks"),
         ("prior", 0.5, "values has no rows for 4 tasks"),
-        ("prior", ["a"] * 4, "values: row 0 is 'a'; give a number for each task"),
+        ("prior", ["a"] * 4, "values: row 0 is 'a'; give a list with one number for each task"),
         ("prior", dict.fromkeys(TASKS[1:], 0.5), "task 'train 0' has none"),
         ("prior", dict.fromkeys([*TASKS, "other"], 0.5), "there is no task 'other'"),
     ],

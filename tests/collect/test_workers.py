@@ -277,7 +277,8 @@ class Speaks(Rollout):
 def test_agents_with_different_numbers_are_refused() -> None:
     recipe = recipes.GRPO.replace(rollout=Speaks())
     with pytest.raises(
-        InvalidInputError, match=r"workers do not number agents alike \(\{'\w+': \d+.*, then \{'.*; give each agent an"
+        InvalidInputError,
+        match=r"workers gave agents different numbers \(\{'\w+': \d+.*, then \{'.*; give each agent an",
     ):
         next(run(writer([Sent(recipe=recipe) for _ in range(8)], recipe), 1))
 

@@ -38,8 +38,8 @@ def _refused(header: str, value: str) -> RefusedRequest:
     return RefusedRequest(
         403,
         "permission_error",
-        f"{header} is {value!r:.100}, as sent by a page of another site; call 127.0.0.1 or localhost, or start the "
-        "endpoint with a key",
+        f"{header} is {value!r:.100}, as sent by a web page of another site; call 127.0.0.1 or localhost from a "
+        "program, or start the endpoint with a key",
     )
 
 

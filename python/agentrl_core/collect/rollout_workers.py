@@ -58,12 +58,12 @@ class RolloutWorkers:
         if not is_synchronous:
             raise InvalidInputError(
                 "Collector: rollout workers finish all groups of an iteration, but batch_policy carries groups over; "
-                "use the default batch_policy, or collect in one process"
+                "use the default batch_policy, or leave rollout_workers out"
             )
         if type(recipe.rollout).cohort is not Rollout.cohort:
             raise RecipeError(
-                f"recipe {recipe.name!r}: {recipe.rollout.title()} plans over all groups of a selection, which workers "
-                "would divide; collect in one process"
+                f"recipe {recipe.name!r}: {recipe.rollout.title()} plans over all groups of a selection together, but "
+                "each worker gets some of them; leave rollout_workers out"
             )
         self._workers: list[Worker] = list(workers)
         self._locks = [threading.Lock() for _ in workers]
@@ -292,8 +292,8 @@ class WorkerDriver:
             known = self._agents.setdefault(name, number)
             if known != number or list(self._agents.values()).count(number) > 1:
                 raise InvalidInputError(
-                    f"Collector: rollout workers do not number agents alike ({self._agents}, then {part.agents}); "
-                    f"give each agent an engine, engine={{{name!r}: ...}}, so that its number is fixed"
+                    f"Collector: two rollout workers gave agents different numbers ({self._agents}, then "
+                    f"{part.agents}); give each agent an engine, engine={{{name!r}: ...}}, so that its number is fixed"
                 )
 
 

@@ -390,8 +390,10 @@ def find_class(package: str, table: Mapping[str, Any]) -> type[Component]:
     short = package.removeprefix("agentrl_core.")
     table = renames.table().component(package, table)
     name = table.get("component")
+    if name is None:
+        raise RecipeError(f'{short}: the table has no component; add a line component = "ClassName"')
     if not isinstance(name, str):
-        raise RecipeError(f'{short}: the table has component={name!r}; add a line component = "ClassName"')
+        raise RecipeError(f'{short}: component is {name!r:.60}; give the name of a class, such as "ClassName"')
     if ":" in name:
         return _imported(short, name)
     try:

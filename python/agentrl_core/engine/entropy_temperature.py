@@ -54,7 +54,7 @@ class EntropyTemperature:
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.zero):
-            raise InvalidInputError(f"EntropyTemperature: zero is {self.zero}; give a finite log-entropy")
+            raise InvalidInputError(f"EntropyTemperature: option zero is {self.zero}; give a finite log-entropy")
         for name in ("above", "below"):
             value = getattr(self, name)
             if not 0.0 <= value < math.inf:

@@ -130,7 +130,9 @@ def annotate(
 
     check_layout(layout)
     if not callable(model):
-        raise InvalidInputError(f"model is {model!r}; give a torch.nn.Module or a function from a Pack to [N] values")
+        raise InvalidInputError(
+            f"model is {model!r:.60}; give a torch.nn.Module, or a function that takes a Pack and returns a tensor"
+        )
     if replay_routes and (probe is not None or prompts is not None or level == "draw"):
         option = "probe" if probe is not None else "prompts" if prompts is not None else "level='draw'"
         raise InvalidInputError(

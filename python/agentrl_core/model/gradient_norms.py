@@ -38,7 +38,7 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
         if wrapping_of(model).ranks > 1:
             raise UnsupportedError(
                 f"model is a {type(model).__name__} over several ranks, which averages gradients; give the bare model "
-                "(`.module` of DistributedDataParallel), and `group` to share the draws"
+                "(`.module` of DistributedDataParallel), and the process group as group= to divide the draws"
             )
     return parameters
 

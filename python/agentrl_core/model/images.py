@@ -219,7 +219,8 @@ def arguments(
         if tokens != rows:
             raise InvalidInputError(
                 f"row {row} has {tokens} image tokens, but {type(inner).__name__} makes {rows} features of the "
-                f"{len(images_of_row[row])} images of the row; sample and train with equal processors and sizes"
+                f"{len(images_of_row[row])} images of the row; sample and train with the same processor and image "
+                "sizes"
             )
     order = [each for row in images_of_row for each in row]
     if found is None or not order:
@@ -268,8 +269,8 @@ def _by_image(inner: nn.Module, output: Any, sizes: Sequence[int]) -> list[Tenso
         parts = list(output.split(list(sizes))) if len(output) == sum(sizes) else []
     if len(parts) != len(sizes):
         raise UnsupportedError(
-            f"model: {type(inner).__name__} makes features of shape {_shape(output)} of {len(sizes)} images, which "
-            "cannot be assigned to them; use a model of docs/models.md that takes images"
+            f"model: {type(inner).__name__} makes features of shape {_shape(output)} of {len(sizes)} images, but "
+            "not one part for each image; use a vision model that docs/models.md lists"
         )
     return parts
 

@@ -116,8 +116,8 @@ def replayed_routes(experts: Tensor, inner: nn.Module) -> Iterator[RouteReplay]:
     largest = int(experts.max()) if len(experts) else -1
     if width != expected or largest >= fewest:
         raise InvalidInputError(
-            f"routed_experts: the pack has {width} experts a token, numbered up to {largest}, but {name} chooses "
-            f"{expected} in {len(routers)} layers, of {fewest} in each; give the model that generated the rollouts, or "
+            f"routed_experts: the pack records {width} experts per token, the largest number is {largest}, but {name} "
+            f"uses {expected} per token, with numbers below {fewest}; give the model that generated the rollouts, or "
             "leave replay_routes out of update.pack"
         )
     if is_recomputed(inner) and torch.is_grad_enabled():

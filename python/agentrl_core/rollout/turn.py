@@ -109,7 +109,5 @@ def dereference(reference: ReferenceType[Value], what: str) -> Value:
     """
     value = reference()
     if value is None:
-        raise InvalidInputError(
-            f"{what} was garbage-collected; keep a reference to it while you use what belongs to it"
-        )
+        raise InvalidInputError(f"{what} was garbage-collected; keep a reference to it as long as you use this object")
     return value

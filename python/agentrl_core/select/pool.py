@@ -116,7 +116,9 @@ class MixedTasks(Sequence[tuple[str, Task]]):
         try:
             numbers = np.array(values, np.float64)
         except (TypeError, ValueError):
-            raise InvalidInputError(f"{_not_numbers(values)}; give a number for each task, or vectors") from None
+            raise InvalidInputError(
+                f"{_not_numbers(values)}; give a list with one number for each task, or an array of numbers"
+            ) from None
         if numbers.ndim < 1 or len(numbers) != len(self):
             rows = len(numbers) if numbers.ndim else "no"
             raise InvalidInputError(f"values has {rows} rows for {len(self)} tasks; give one for each task of the pool")
@@ -205,8 +207,8 @@ class Pool:
             if values is None:
                 known = ", ".join([*_FACTS, "domain"])
                 raise NotFoundError(
-                    f"the pool has no column {name!r}; use one of: {known}, a column in `columns` of the sequence that "
-                    f"Environment.tasks returns, or Collector.annotate_tasks({name!r}, values)"
+                    f"the pool has no column {name!r}, only {known}; add it with Collector.annotate_tasks({name!r}, "
+                    "values), or in `columns` of the sequence that Environment.tasks returns"
                 )
             if len(values) != len(self):
                 raise InvalidInputError(

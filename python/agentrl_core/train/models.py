@@ -69,25 +69,25 @@ def check_runs(
     if missing:
         raise InvalidInputError(
             f"{name} reads facts that these tasks do not have: {', '.join(missing)}; available: "
-            f"{', '.join(facts) or 'none'}. Set the recipe's column options to available facts, or copy the loop and "
-            "use an environment that declares the missing ones; `agentrl recipes --facts` lists the facts of each "
-            "recipe"
+            f"{', '.join(facts) or 'none'}. Set the recipe's column options to available facts, or write your own "
+            "loop with an environment that declares the missing ones; `agentrl recipes --facts` lists the facts of "
+            "each recipe"
         )
     recipe.check(facts=by_level({**facts, **recipe.rollout.facts}))
     if recipe.rollout.at(0).queried_models:
         raise InvalidInputError(
             f"{name} queries model {recipe.rollout.at(0).queried_models[0]!r} during collection, which agentrl train "
-            f"does not provide; use your own loop and pass models= to the collector"
+            f"does not provide; write your own loop, as in the README, and pass models= to the collector"
         )
     if isinstance(recipe.rollout.at(0), SelfPlay):
         raise InvalidInputError(
-            f"{name} needs a multi-agent environment, but agentrl train has one agent; copy its loop and use an "
-            f"environment whose reset returns an env.MultiEpisode"
+            f"{name} needs a multi-agent environment, but agentrl train runs one agent; write your own loop, as in the "
+            "README, with an environment whose reset returns an env.MultiEpisode"
         )
     if getattr(recipe.rollout.at(0), "environment", ""):
         raise InvalidInputError(
-            f"{name} starts branches in a second environment, which agentrl train does not have; copy its loop and "
-            f"pass both environments to the collector"
+            f"{name} starts branches in a second environment, which agentrl train does not have; write your own "
+            "loop, as in the README, and pass both environments to the collector"
         )
     if adapter and _moved(recipe):
         raise InvalidInputError(
@@ -99,29 +99,29 @@ def check_runs(
         raise InvalidInputError(
             f"{name} modifies model {min(unknown)!r}, but agentrl train has policy, "
             f"{', '.join((*_FROZEN, *_TRAINED))}; "
-            "copy its loop and pass that model to recipe.updates and recipe.run_hooks"
+            "write your own loop, as in the README, and pass that model to recipe.updates and recipe.run_hooks"
         )
     for training in _trainings(recipe):
         if "value_logits" in training.loss.outputs or getattr(training.loss, "heads", "each") != "each":
             raise InvalidInputError(
                 f"{name} trains model {training.model!r} with several values, but agentrl train adds one value head; "
-                f"copy its loop and set value_head"
+                "write your own loop, as in the README, and set value_head of the model"
             )
         if training.model not in ("policy", *_TRAINED):
             raise InvalidInputError(
-                f"{name} trains model {training.model!r}, but agentrl train has policy, {', '.join(_TRAINED)}; copy "
-                f"its loop and step update.model there"
+                f"{name} trains model {training.model!r}, but agentrl train has policy, {', '.join(_TRAINED)}; write "
+                "your own loop, as in the README, and step the model that update.model names"
             )
         credit_columns = {"advantage", "return"} & {column.name for column in training.needs}
         if credit_columns and training.stage in other_stages(recipe):
             raise InvalidInputError(
                 f"{name} trains model {training.model!r} in stage {training.stage!r} on separate data with column "
-                f"{min(credit_columns)!r}; copy the loop of agentrl train and pass that stage its batch"
+                f"{min(credit_columns)!r}; write your own loop, as in the README, and pass that stage its batch"
             )
         if training.model == "policy" and "value" in training.loss.outputs:
             raise InvalidInputError(
-                f"{name} needs a value head on the policy, which agentrl train does not add; copy its loop and set "
-                f"policy.value_head"
+                f"{name} needs a value head on the policy, which agentrl train does not add; write your own "
+                "loop, as in the README, and set policy.value_head"
             )
         if "pair" in training.loss.streams and (final := recipe.rollout.at(0).final_group_size(group_size)) != 2:
             follows = recipe.rollout.at(0).final_group_size(2) == 2
@@ -139,8 +139,8 @@ def check_runs(
         if not known or (column.level != "token" and not is_supported):
             raise InvalidInputError(
                 f"{name} needs column {column.name!r} of each {column.level} from model {column.model!r}, which "
-                f"agentrl train does not compute; copy its loop and add the column: arl.annotate or "
-                "batch.with_columns"
+                f"agentrl train does not compute; write your own loop, as in the README, and add the column "
+                "with arl.annotate or batch.with_columns"
             )
     pool = Pool([("world", task) for task in world.tasks(_LOOKED_AT)])
     select = recipe.at(0).select

@@ -77,8 +77,8 @@ def _episode(place: int, trace: Mapping[str, Any]) -> TrajectoryRecord:
             raise InvalidInputError(f"trace {place}: nodes[{number}] is {node!r:.60}; give an object with a message")
         if not isinstance(node.get("message"), Mapping):
             raise InvalidInputError(
-                f"trace {place}: nodes[{number}].message is {node.get('message')!r:.60}; give a message, as verifiers "
-                "writes it"
+                f"trace {place}: nodes[{number}].message is {node.get('message')!r:.60}; give an object such as "
+                "{'role': 'user', 'content': '...'}"
             )
     prefixes: list[list[int]] = []  # for each node, all tokens up to its end
     step_rewards = object_of(trace, "info").get("step_rewards")

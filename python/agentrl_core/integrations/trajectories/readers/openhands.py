@@ -316,7 +316,7 @@ def _answer_of(response: Mapping[str, Any], reasons: list[str], where: str) -> M
     message = choices[0].get("message") if choices and isinstance(choices[0], Mapping) else None
     if not isinstance(message, Mapping):
         raise InvalidInputError(
-            f"{where}: choices of model_response is {choices!r:.60}; give the response with the model's message"
+            f"{where}: model_response.choices is {choices!r:.60}; give a list whose first entry has a message"
         )
     answer: Message = {"role": "assistant", "content": text_of(message.get("content"), where)}
     for name in ("reasoning_content", "thinking_blocks"):
