@@ -164,7 +164,7 @@ def test_the_trained_tokens_are_those_of_the_mask(pairs):
         (
             {"input_ids": IDS, "labels": LABELS, "loss_mask": [1, 1, 1, 1]},
             InvalidInputError,
-            r"(labels|loss_mask) trains token \d, but (labels|loss_mask) does not",
+            "loss_mask trains token 3, but labels does not; leave one of them out",
         ),
         (
             {"input_ids": IDS, "labels": LABELS, "attention_mask": [1, 1, 0, 1, 1, 1]},
@@ -186,6 +186,11 @@ def test_the_trained_tokens_are_those_of_the_mask(pairs):
             {"input_ids": [5.5, 6.0], "labels": [-100, 6]},
             InvalidInputError,
             r"input_ids\[0\] is 5\.5; give a whole number",
+        ),
+        (
+            {"input_ids": [5, np.float64(6)], "loss_mask": [0, 1]},
+            InvalidInputError,
+            r"input_ids\[1\] is 6\.0; give a whole number",
         ),
         ({"input_ids": [5, -6], "loss_mask": [0, 1]}, InvalidInputError, r"input_ids\[1\] is -6"),
         ({"input_ids": [5, 1 << 40], "loss_mask": [0, 1]}, InvalidInputError, rf"input_ids\[1\] is {1 << 40}"),

@@ -120,10 +120,12 @@ class EnvironmentChecks:
         state = None if over else self.state(state)
         state_keys = {agent: None if state is None else agent_state_key(agent, state) for agent in joint.of}
         answers: dict[str, StepRecord] = {}
-        for agent, outcome in joint.of.items():
-            self._agent = agent
-            answers[agent] = self.answer(outcome, state_keys[agent], waits=True)
-        self._agent = None
+        try:
+            for agent, outcome in joint.of.items():
+                self._agent = agent
+                answers[agent] = self.answer(outcome, state_keys[agent], waits=True)
+        finally:
+            self._agent = None
         return JointStep(answers, joint.turn_of, state)
 
     def answer(self, outcome: Any, state: object, *, waits: bool = False) -> StepRecord:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core._util.wrong_values import first_wrong, shown
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.codes import ROUTED_EXPERTS
 from agentrl_core.data.forest import Forest
@@ -131,7 +132,7 @@ def batch_of(episodes: Iterable[TrajectoryRecord], *, iteration: int = 0) -> Bat
 def _add(forest: Forest, trajectory: int, episode: TrajectoryRecord, names: Sequence[str], *, masked: bool) -> None:
     """Append the turns of a record to a trajectory of a forest, and finish it."""
     if episode.success not in (None, False, True):
-        raise InvalidInputError(f"success is {episode.success!r:.40}; give true or false, or null if it is not known")
+        raise InvalidInputError(f"success is {shown(episode.success)}; give true or false, or null if it is not known")
     turns = episode.turns
     step_rewards = [as_number(turn.reward, f"reward of turn {place}") for place, turn in enumerate(turns)]
     contexts = [_tokens(turn.context, f"the context of turn {place}") for place, turn in enumerate(turns)]
@@ -175,9 +176,9 @@ def _tokens(tokens: Ids, name: str) -> NDArray[np.int32]:
         ids = np.empty(0)
     is_integer = ids.ndim == 1 and np.issubdtype(ids.dtype, np.integer)
     if not is_integer or (len(ids) and not 0 <= ids.min() <= ids.max() <= np.iinfo(np.int32).max):
-        known = enumerate(tokens)
-        odd = next((f"[{at}] is {each!r:.40}" for at, each in known if not _is_id(each)), f" is {tokens!r:.60}")
-        raise InvalidInputError(f"{name}: tokens{odd}; give whole numbers from 0 to 2147483647")
+        odd = first_wrong(tokens, _is_id)
+        found = f" is {shown(tokens)}" if odd is None else f"[{odd}] is {shown(tokens[odd])}"
+        raise InvalidInputError(f"{name}: tokens{found}; give whole numbers from 0 to 2147483647")
     return ids.astype(np.int32)
 
 
@@ -211,7 +212,7 @@ def as_number(given: object, name: str) -> float:
     if given is None:
         return float("nan")
     if not isinstance(given, Real):
-        raise InvalidInputError(f"{name} is {given!r:.40}; give a number, or null if it is not known")
+        raise InvalidInputError(f"{name} is {shown(given)}; give a number, or null if it is not known")
     try:
         return float(given)
     except OverflowError:

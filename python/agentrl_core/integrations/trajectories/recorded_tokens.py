@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
-from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agentrl_core._util.wrong_values import first_wrong, is_number, shown
 from agentrl_core.data.codes import ROUTED_EXPERTS
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories.episodes import TrajectoryTurn
@@ -65,6 +65,7 @@ def recorded_turns(
     """
     if isinstance(record.get(_TURNS), list):
         turns = []
+        remedy = "give this entry of turns the weight 0"
         for number, turn in enumerate(record[_TURNS]):
             place = f"{where}, turn {number}"
             if not isinstance(turn, Mapping) or not has_tokens(turn):
@@ -74,8 +75,8 @@ def recorded_turns(
             trained = turn.get("weight") is None or bool(_zero_or_one([turn["weight"]], place, "weight")[0])
             reward = turn.get("reward")
             if reward is not None and not isinstance(reward, (int, float)):
-                raise InvalidInputError(f"{place}: reward is {reward!r:.40}; give a number")
-            pair_turns = [replace(each, trained=trained) for each in _pair(turn, place, trained=trained, is_turn=True)]
+                raise InvalidInputError(f"{place}: reward is {shown(reward)}; give a number")
+            pair_turns = [replace(each, trained=trained) for each in _pair(turn, place, trained=trained, remedy=remedy)]
             turns += [*pair_turns[:-1], replace(pair_turns[-1], reward=reward)]
         if not turns:
             raise InvalidInputError(f"{where}: turns is empty; leave the record out")
@@ -160,8 +161,10 @@ def _trained(record: Mapping[str, Any], ids: NDArray[np.int32], where: str) -> N
     return trained
 
 
-def _pair(record: Mapping[str, Any], where: str, *, trained: bool, is_turn: bool = False) -> list[TrajectoryTurn]:
-    """Return the turns of a prompt and a completion; a mask may exclude tokens."""
+def _pair(
+    record: Mapping[str, Any], where: str, *, trained: bool, remedy: str = "leave the record out"
+) -> list[TrajectoryTurn]:
+    """Return the turns of a prompt and a completion; an error for a mask of zeros alone ends with `remedy`."""
     prompt = _ids(_first(record, _PROMPTS), f"{where}: {_name(record, _PROMPTS)}")
     completion = _ids(_first(record, _COMPLETIONS), f"{where}: {_name(record, _COMPLETIONS)}")
     if not len(prompt) or not len(completion):
@@ -174,7 +177,6 @@ def _pair(record: Mapping[str, Any], where: str, *, trained: bool, is_turn: bool
     if name is not None and trained:  # an untrained completion is context as a whole
         mask = _zero_or_one(record[name], where, name, len(completion))
         if not mask.any():
-            remedy = "give this entry of turns the weight 0" if is_turn else "leave the record out"
             raise InvalidInputError(f"{where}: {name} trains no token; {remedy}")
     logprobs = _first(record, _LOGPROBS)
     values = None if logprobs is None else _logprobs(logprobs, mask, where)
@@ -236,8 +238,8 @@ def _array(values: Any, where: str, *, nested: bool = False) -> NDArray[Any]:
 def _odd(values: Any, where: str) -> str:
     """Return the name and value of the first entry that is not a number, or of all entries."""
     entries = values if isinstance(values, (list, tuple)) and len(values) > 1 else ()
-    odd = next((place for place, value in enumerate(entries) if not isinstance(value, Real)), None)
-    return f"{where} is {values!r:.40}" if odd is None else f"{where}[{odd}] is {entries[odd]!r:.40}"
+    odd = first_wrong(entries, is_number)
+    return f"{where} is {shown(values)}" if odd is None else f"{where}[{odd}] is {shown(entries[odd])}"
 
 
 def _ids(values: Any, where: str) -> NDArray[np.int32]:
@@ -249,10 +251,8 @@ def _ids(values: Any, where: str) -> NDArray[np.int32]:
             f"{where} has {ids.ndim} dimensions; give a one-dimensional array of ids for each record"
         )
     if ids.dtype.kind not in "iu":
-        odd = next(
-            (i for i, value in enumerate(values) if isinstance(value, bool) or not isinstance(value, Integral)), 0
-        )
-        raise InvalidInputError(f"{where}[{odd}] is {values[odd]!r:.40}; give a whole number")
+        odd = first_wrong(values, lambda value: is_number(value, "iu")) or 0
+        raise InvalidInputError(f"{where}[{odd}] is {shown(values[odd])}; give a whole number")
     if ids.min() < 0 or ids.max() > _LARGEST:
         odd = int(np.flatnonzero((ids < 0) | (ids > _LARGEST))[0])
         raise InvalidInputError(f"{where}[{odd}] is {ids[odd]}; give ids from 0 to {_LARGEST}")
