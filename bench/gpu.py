@@ -174,9 +174,9 @@ def started(bench: Bench, runs: int) -> None:
 import sys, time
 import torch, agentrl_core.loss, agentrl_core.model.pack
 start = time.perf_counter()
-import agentrl_core.loss.linear
+import agentrl_core.loss.chunked_logits
 imported = time.perf_counter() - start
-from agentrl_core.model.cuda import Kernels, cubin
+from agentrl_core.model.cuda_kernels import Kernels, cubin
 start = time.perf_counter()
 try:
     import cuda.core

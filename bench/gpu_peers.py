@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from agentrl_core import loss
-from agentrl_core.model import cuda
+from agentrl_core.model import cuda_kernels
 
 CHUNK = 512  # rows per chunk of verl's fallback, which rounds logits to the model's dtype
 LIKELIHOOD = loss.Imitation("token_mean")  # a plain cross-entropy
@@ -64,15 +64,15 @@ class Contender:
 @contextmanager
 def in_pytorch() -> Iterator[None]:
     """Return our operation without its kernels."""
-    before = os.environ.get(cuda.SWITCH)
-    os.environ[cuda.SWITCH] = "0"
+    before = os.environ.get(cuda_kernels.SWITCH)
+    os.environ[cuda_kernels.SWITCH] = "0"
     try:
         yield
     finally:
         if before is None:
-            del os.environ[cuda.SWITCH]
+            del os.environ[cuda_kernels.SWITCH]
         else:
-            os.environ[cuda.SWITCH] = before
+            os.environ[cuda_kernels.SWITCH] = before
 
 
 def head_contenders(problem: Problem, skip: Skip, *, compiled: bool) -> Iterator[Contender]:

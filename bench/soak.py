@@ -29,7 +29,7 @@ from common import Bench
 
 import agentrl_core as arl
 from agentrl_core import engine, env, recipes
-from agentrl_core.data.codes import CODES
+from agentrl_core.data.table_codes import CODES
 from agentrl_core.env import StepResult, Task
 from agentrl_core.rollout import Branch, Rollout
 from agentrl_core.train import warm_start

@@ -11,8 +11,8 @@ from common import Bench
 from transformers import AutoModelForCausalLM
 
 from agentrl_core import Batch, Recipe, Store
-from agentrl_core.update.update import Update
-from agentrl_core.update.updates import Updates
+from agentrl_core.update.minibatches import Updates
+from agentrl_core.update.optimizer_step import Update
 
 PACK = 16_384
 

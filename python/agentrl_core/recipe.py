@@ -20,7 +20,7 @@ from agentrl_core.component.batch_component import BatchComponent
 from agentrl_core.component.column import Column
 from agentrl_core.component.component import PHASES, Component, find_component
 from agentrl_core.component.controller import Choice, Controller
-from agentrl_core.component.masking import write_masked
+from agentrl_core.component.draw_subset import write_masked
 from agentrl_core.component.requirements import (
     check_columns,
     check_models,
@@ -44,7 +44,7 @@ from agentrl_core.component.state import (
 )
 from agentrl_core.component.toml import toml_lines
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.facts import Declared
+from agentrl_core.data.fact_columns import Declared
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.update.old_logprobs import with_old_logprobs
 
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from agentrl_core.schedule import Hook
     from agentrl_core.select import Admission, Selector
     from agentrl_core.update.hooks import HookResult
-    from agentrl_core.update.updates import Updates
+    from agentrl_core.update.minibatches import Updates
 
 Shared = Literal["each", "split", "owner"]
 Chain = BatchComponent | tuple[BatchComponent, ...]
@@ -467,7 +467,7 @@ class Recipe:
             InvalidInputError: tokens were sampled from a distribution that the ratios or weights are not of; or another
                 rank than the first has a batch.
         """
-        from agentrl_core.update.updates import Updates
+        from agentrl_core.update.minibatches import Updates
 
         among, trained_batches = _ranks_of(group), list[Batch]()
 

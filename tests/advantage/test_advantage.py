@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agentrl_core import advantage
-from agentrl_core.advantage.relative import leave_one_out
+from agentrl_core.advantage.relative_to_group import leave_one_out
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 REWARDS = [1.0, 0.0, 0.5, 0.25, 2.0, 2.0]

@@ -32,7 +32,7 @@ def test_the_example_runs(capsys) -> None:
 )
 def test_the_small_model_calls_as_it_was_shown(text, message) -> None:
     from agentrl_core import env, warm_start
-    from agentrl_core.agents.messages import parse_message
+    from agentrl_core.agents.answer_messages import parse_message
 
     example = runpy.run_path(str(EXAMPLE))
     tokenizer = example["taught"](warm_start.build(env.ReasoningGym(["lcm"]), seed=0)[1])

@@ -48,7 +48,7 @@ def test_equal_numbers_give_an_equal_batch() -> None:
 
 
 def test_a_missing_number_is_reported_before_anything_is_rolled_out() -> None:
-    with pytest.raises(NotFoundError, match=r"no column 'prior', only .*; add it with Collector\.annotate_tasks\('prior', values\)"):
+    with pytest.raises(NotFoundError, match=r"no column 'prior', only .*Collector\.annotate_tasks\('prior', values\)"):
         collector()(tasks=4, group_size=4)
 
 

@@ -24,7 +24,7 @@ from agentrl_core._util.picture_header import picture_header
 from agentrl_core.collect.rollout_log import read_answer, read_begin, write_answer, write_begin
 from agentrl_core.engine import Chat, Request
 from agentrl_core.env import Image, StepResult
-from agentrl_core.env.episode import JointStep, StepRecord
+from agentrl_core.env.step_record import JointStep, StepRecord
 from agentrl_core.exceptions import AgentRLWarning, InvalidInputError, UnsupportedError
 from agentrl_core.rollout import Branch
 
@@ -176,7 +176,7 @@ def test_an_interrupted_run_resumes_with_the_same_images(tmp_path: Path, count: 
 
 def test_the_digest_of_a_request_includes_its_images() -> None:
     """Equal tokens with another picture are another request, so the rollout log does not answer it."""
-    from agentrl_core.collect.driver import question
+    from agentrl_core.collect.rollout_driver import question
     from agentrl_core.engine import Sampling
 
     tokens = np.array([1, IMAGE], np.int32)
@@ -412,7 +412,7 @@ def test_bytes_that_are_not_an_image_are_refused(content: bytes, message: str, t
 
 
 def test_a_hint_text_keeps_the_images_of_a_question() -> None:
-    from agentrl_core.rollout.programs.guidance import insert_text
+    from agentrl_core.rollout.programs.hints import insert_text
 
     messages = insert_text(Viewing(1).observation, "{prompt}\n\nHint: {text}", "look left")
     assert messages[1]["content"] == ["Two:", picture(1), picture(1001), "?", "\n\nHint: look left"]  # type: ignore[index]

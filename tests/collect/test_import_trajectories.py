@@ -20,7 +20,7 @@ from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes import GRPO
 from agentrl_core.select import ComposedSelector, NearTarget
-from agentrl_core.update.updates import Updates
+from agentrl_core.update.minibatches import Updates
 
 
 def recipe(old_logprob: str = "none", **options: Any) -> Recipe:

@@ -23,26 +23,26 @@ PACKAGE = f"{Path(arl.__file__).parent}/"
 UNUSED = {
     "collect/batch_policy.py",
     "collect/evaluate.py",
-    "collect/evaluation.py",
+    "collect/evaluation_result.py",
     "collect/group_retry.py",
     "collect/import_trajectories.py",
-    "collect/library.py",
+    "collect/stored_solutions.py",
     "collect/model_queries.py",
     "collect/partial_rollouts.py",
     "collect/prefetch.py",
-    "collect/worker_rollouts.py",
+    "collect/worker_order.py",
     "collect/rollout_workers.py",
     "replay/apply.py",
     "rollout/branch_edits.py",
     "rollout/conversations.py",
-    "rollout/library.py",
+    "rollout/solved_trajectories.py",
     "rollout/multi_agent.py",
     "rollout/prefix.py",
     "rollout/search_tree.py",
 }
 MOST = {"files": 54, "functions": 435, "moves": 1150, "record types": 12}
 """Largest size of the plainest iteration, without the folders that run the transformer; it may only shrink."""
-USED = {"collect/collector.py", "collect/driver.py", "rollout/group.py", "rollout/branch.py"}
+USED = {"collect/collector.py", "collect/rollout_driver.py", "rollout/group.py", "rollout/branch.py"}
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from small_world import SmallWorld
 
 import agentrl_core as arl
 from agentrl_core import recipes, rollout
-from agentrl_core.data.codes import CODES
+from agentrl_core.data.table_codes import CODES
 from agentrl_core.engine import Request, Segment
 from agentrl_core.env import StepResult, Task
 from agentrl_core.exceptions import InvalidInputError

@@ -10,7 +10,7 @@ from gallery import picture
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl_core.collect.driver import question
+from agentrl_core.collect.rollout_driver import question
 from agentrl_core.collect.rollout_log import (
     IterationLog,
     digest,
@@ -25,7 +25,7 @@ from agentrl_core.collect.rollout_log import (
 from agentrl_core.engine import Request, Sampling, Segment
 from agentrl_core.engine.base import TopLogprobs
 from agentrl_core.env import Context, StepResult
-from agentrl_core.env.episode import StepRecord
+from agentrl_core.env.step_record import StepRecord
 from agentrl_core.exceptions import InvalidInputError
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from agentrl_core.exceptions import UnsupportedError
-from agentrl_core.model import cuda
+from agentrl_core.model import cuda_kernels
 
 NAME = "linear_logprob"
 LONGEST_COMPILE_S, LONGEST_CACHED_MS, LONGEST_IMPORT_MS = 2.0, 50, 50
@@ -29,32 +29,32 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_it_compiles_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     start = time.process_time()
-    code = cuda.cubin(NAME, "sm_90")
+    code = cuda_kernels.cubin(NAME, "sm_90")
     assert time.process_time() - start < LONGEST_COMPILE_S
     (file,) = cache.iterdir()
     assert file.name.startswith(f"{NAME}-")
     assert file.name.endswith("-sm_90.cubin")
     assert file.read_bytes() == code
-    monkeypatch.delattr(cuda, "_compiled")
+    monkeypatch.delattr(cuda_kernels, "_compiled")
     start = time.process_time()
-    assert cuda.cubin(NAME, "sm_90") == code
+    assert cuda_kernels.cubin(NAME, "sm_90") == code
     assert 1e3 * (time.process_time() - start) < LONGEST_CACHED_MS
 
 
 def test_another_text_another_architecture_another_file(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = cuda.source(NAME)
-    cuda.cubin(NAME, "sm_90")
-    cuda.cubin(NAME, "sm_80")
-    monkeypatch.setattr(cuda, "source", lambda _: text + "// more\n")
-    cuda.cubin(NAME, "sm_90")
+    text = cuda_kernels.source(NAME)
+    cuda_kernels.cubin(NAME, "sm_90")
+    cuda_kernels.cubin(NAME, "sm_80")
+    monkeypatch.setattr(cuda_kernels, "source", lambda _: text + "// more\n")
+    cuda_kernels.cubin(NAME, "sm_90")
     assert len(list(cache.iterdir())) == 3
 
 
 def test_a_truncated_cache_file_is_compiled_again(cache: Path) -> None:
-    code = cuda.cubin(NAME, "sm_90")
+    code = cuda_kernels.cubin(NAME, "sm_90")
     (file,) = cache.iterdir()
     file.write_bytes(b"")
-    assert cuda.cubin(NAME, "sm_90") == code
+    assert cuda_kernels.cubin(NAME, "sm_90") == code
     assert file.read_bytes() == code
 
 
@@ -63,15 +63,15 @@ def test_it_compiles_where_nothing_can_be_kept(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # a file cannot contain a folder
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    code = cuda.cubin(NAME, "sm_90")
+    code = cuda_kernels.cubin(NAME, "sm_90")
     (cache_file,) = (tmp_path / f"agentrl_core-{os.getuid()}" / "cuda").iterdir()
     assert cache_file.read_bytes() == code
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
-    assert cuda.cubin(NAME, "sm_90") == code
+    assert cuda_kernels.cubin(NAME, "sm_90") == code
 
 
 def test_processes_that_compile_at_once_do_not_disturb_each_other(cache: Path) -> None:
-    program = f"from agentrl_core.model import cuda; print(len(cuda.cubin({NAME!r}, 'sm_90')))"
+    program = f"from agentrl_core.model import cuda_kernels; print(len(cuda_kernels.cubin({NAME!r}, 'sm_90')))"
     running = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) for _ in range(2)]
     lengths = {process.communicate()[0] for process in running}
     assert all(process.returncode == 0 for process in running)
@@ -81,14 +81,14 @@ def test_processes_that_compile_at_once_do_not_disturb_each_other(cache: Path) -
 
 def test_an_architecture_that_nvrtc_does_not_know(cache: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"(?s)do not compile for sm_13: .*AGENTRL_CUDA=0"):
-        cuda.cubin(NAME, "sm_13")
+        cuda_kernels.cubin(NAME, "sm_13")
     assert list(cache.iterdir()) == []
 
 
 def test_no_kernels_without_cuda_or_where_it_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cuda.kernels(NAME, torch.device("cpu")) is None
+    assert cuda_kernels.kernels(NAME, torch.device("cpu")) is None
     monkeypatch.setenv("AGENTRL_CUDA", "0")
-    assert cuda.kernels(NAME, torch.device("cuda", 0)) is None
+    assert cuda_kernels.kernels(NAME, torch.device("cuda", 0)) is None
 
 
 def test_without_cuda_core_kernels_are_skipped_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,10 +100,10 @@ def test_without_cuda_core_kernels_are_skipped_with_a_warning(monkeypatch: pytes
         return original(name, *arguments, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    cuda._loaded.cache_clear()
+    cuda_kernels._loaded.cache_clear()
     with pytest.warns(UserWarning, match=r"cuda-core is not installed.*agentrl-core\[cuda\].*AGENTRL_CUDA=0"):
-        assert cuda.kernels(NAME, torch.device("cuda", 0)) is None
-    cuda._loaded.cache_clear()
+        assert cuda_kernels.kernels(NAME, torch.device("cuda", 0)) is None
+    cuda_kernels._loaded.cache_clear()
 
 
 def test_importing_the_loss_imports_no_cuda_package() -> None:
@@ -111,7 +111,7 @@ def test_importing_the_loss_imports_no_cuda_package() -> None:
 import sys, time
 import torch, agentrl_core.loss, agentrl_core.model.pack
 before, start = set(sys.modules), time.process_time()
-import agentrl_core.loss.linear
+import agentrl_core.loss.chunked_logits
 spent = 1e3 * (time.process_time() - start)
 print(spent, *(name for name in set(sys.modules) - before if name.split(".")[0] == "cuda"))
 """

@@ -8,7 +8,7 @@ from host_kernels import HostKernels
 from torch import Tensor
 
 from agentrl_core import loss
-from agentrl_core.model import cuda
+from agentrl_core.model import cuda_kernels
 from agentrl_core.model import lm_head as head_module
 
 ROWS, VOCABULARY, SIZE = 11, 203, 8
@@ -72,7 +72,7 @@ def test_the_operation_on_kernels(
     results = []
     for kernels in (None, few_threads):
         monkeypatch.setitem(head_module._TILE, "cpu", 4)
-        monkeypatch.setattr(cuda, "kernels", lambda *_, kernels=kernels: kernels)
+        monkeypatch.setattr(cuda_kernels, "kernels", lambda *_, kernels=kernels: kernels)
         logprob, entropy = loss.linear_logprob(hidden, weight, target, bias=bias, workspace=1, **head)
         gradients = torch.autograd.grad((mix[0] * logprob + mix[1] * entropy).sum(), leaves)
         results.append((logprob.detach(), entropy.detach(), *gradients))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from agentrl_core.model import cuda
+from agentrl_core.model import cuda_kernels
 
 SOURCES = sorted(path.name.removesuffix(".cu") for path in files("agentrl_core").joinpath("cuda").iterdir())
 HERE = Path(__file__).parent
@@ -22,7 +22,7 @@ def test_the_package_has_the_kernels_of_the_project() -> None:
     folder = HERE.parents[1] / "cuda"
     assert SOURCES
     assert [path.stem for path in sorted(folder.glob("*.cu"))] == SOURCES
-    assert all((folder / f"{name}.cu").read_text(encoding="utf-8") == cuda.source(name) for name in SOURCES)
+    assert all((folder / f"{name}.cu").read_text(encoding="utf-8") == cuda_kernels.source(name) for name in SOURCES)
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
@@ -30,7 +30,7 @@ def test_the_package_has_the_kernels_of_the_project() -> None:
 def test_nvrtc_compiles_it(name: str, architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.core", reason="cuda-core is not installed", exc_type=ImportError)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    code = cuda.cubin(name, architecture)
+    code = cuda_kernels.cubin(name, architecture)
     assert code.startswith(b"\x7fELF")
     for kernel in ("row_statistics", "row_gradient_float", "row_gradient_bfloat16"):
         assert kernel.encode() in code

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from agentrl_core import Batch, advantage, recipes
 from agentrl_core.advantage import GroupRelative
-from agentrl_core.advantage.relative import leave_one_out
+from agentrl_core.advantage.relative_to_group import leave_one_out
 
 core_algos = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is installed by `make test`")
 

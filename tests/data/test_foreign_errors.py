@@ -13,7 +13,7 @@ import torch
 from forests import grow
 
 from agentrl_core import Forest, _core, advantage, group, keys, returns
-from agentrl_core.advantage.relative import leave_one_out
+from agentrl_core.advantage.relative_to_group import leave_one_out
 from agentrl_core.exceptions import CorruptError, InvalidInputError
 from agentrl_core.operators import packing
 from agentrl_core.operators.keys import similar

@@ -13,12 +13,12 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from agentrl_core import engine
-from agentrl_core.engine import Request, Sampling, adapters
+from agentrl_core.engine import Request, Sampling, lora
 from agentrl_core.engine.base import generate_all
 from agentrl_core.engine.checkpoint_folder import write_checkpoint
 from agentrl_core.engine.policy_weights import PolicyWeights
-from agentrl_core.engine.vllm_adapter import can_send_adapter, write_adapter
-from agentrl_core.engine.weights import weights_to_load
+from agentrl_core.engine.vllm_lora import can_send_adapter, write_adapter
+from agentrl_core.engine.weight_layout import weights_to_load
 from agentrl_core.exceptions import EngineError, InvalidInputError
 
 peft = pytest.importorskip("peft")
@@ -171,7 +171,7 @@ def test_a_full_disk_is_an_error_with_a_remedy(write, make_model, tokenizer, tmp
     resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))  # Python has its signal ignored: the write fails
     try:
         with pytest.raises(
-            EngineError, match=r"update_weights: .* cannot be written: .*; free space on its disk or permit"
+            EngineError, match=r"weights: the folder .* cannot be written \(.*\); free space on its disk, permit"
         ):
             write(tmp_path, weights, tokenizer)
     finally:
@@ -191,7 +191,7 @@ def test_a_full_disk_is_an_error_with_a_remedy(write, make_model, tokenizer, tmp
     ],
 )
 def test_names_of_adapters_are_those_of_pefts_registry(name: str, belongs: bool) -> None:
-    assert adapters.names_adapter(name) == belongs
+    assert lora.names_adapter(name) == belongs
 
 
 def test_experts_are_written_under_the_names_of_the_checkpoint(tokenizer, tmp_path: Path) -> None:
@@ -229,12 +229,15 @@ def test_a_state_dict_is_as_good_as_its_model(make_model, tokenizer) -> None:
     integers = {name: tensor.long() for name, tensor in policy.state_dict().items()}
     for wrong, message in {
         "is empty": {},
-        "has 'a' of type int": {"a": 1},
+        "has the key 'a' with a value of type int": {"a": 1},
         "ties 'lm_head.weight'": untied,
         "has adapters": adapters,
         "lacks 'model.embed_tokens.weight'": {"model.norm.weight": torch.ones(64)},
         "is torch.int64, but the engine's is floating point; give the model": integers,
-        "'model.norm.weight' twice": {"model.norm.weight": torch.ones(1), "module.model.norm.weight": torch.ones(1)},
+        "two keys of the state dict are 'model.norm.weight'": {
+            "model.norm.weight": torch.ones(1),
+            "module.model.norm.weight": torch.ones(1),
+        },
     }.items():
         with pytest.raises(InvalidInputError, match=f"update_weights: .*{wrong}"):
             generate.update_weights(message, version=4)

@@ -114,7 +114,7 @@ def test_observation_roles_that_a_template_refuses_are_reported(name, message):
         ([], "give a text, a message or several"),
         (7, "the content is 7"),
         ([USER, "Hello"], "message 1 is 'Hello'"),
-        ([{"content": "Hello"}], "give a table with 'role'"),
+        ([{"content": "Hello"}], "give a dict with 'role'"),
         ([{"role": "user", "content": [{"type": "image"}]}], "the content of message 0"),
         ([{"role": "assistant"}], "the content of message 0 is None"),
         ([{"role": "user", "content": "x", "name": np.float32(1)}], "messages are not JSON"),

@@ -168,9 +168,9 @@ def test_invalid_images_fail_only_their_own_request():
     Picture.open(io.BytesIO(one.content)).save(jpeg, "JPEG")
     broken = Image(jpeg.getvalue()[:-100])
     wrong = {
-        replace(good, images=(one, one)): r"has 4 image tokens \(id 3\), but the 2 images of the request need 8",
-        replace(good, images=()): "has 4 image tokens .*, but the 0 images of the request need 0",
-        replace(good, images=(large,)): "has 4 image tokens .*, but the 1 images of the request need 8",
+        replace(good, images=(one, one)): r"has 4 image tokens \(id 3\), but request.images needs 8",
+        replace(good, images=()): "has 4 image tokens .*, but request.images needs 0",
+        replace(good, images=(large,)): "has 4 image tokens .*, but request.images needs 8",
         replace(good, images=(broken,)): "cannot be read",
         replace(good, images=(screenshot(3, 8, 2000),)): "the processor refuses Image",
         replace(text, images=(one,)): "has 0 image tokens",

@@ -94,8 +94,8 @@ def test_the_temperature_of_a_row_follows_its_entropy():
     ("numbers", "message"),
     [
         ({"zero": float("nan")}, "option zero is nan; give a finite log-entropy"),
-        ({"above": -1.0}, "above is -1.0; give 0 or a positive number"),
-        ({"below": float("inf")}, "below is inf; give 0 or a positive number"),
+        ({"above": -1.0}, "option above is -1.0; give 0 or a finite positive number"),
+        ({"below": float("inf")}, "option below is inf; give 0 or a finite positive number"),
         ({"change": 1.0}, "change is 1.0; give a number from 0 to below 1"),
     ],
 )

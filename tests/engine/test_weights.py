@@ -13,7 +13,7 @@ from agentrl_core import engine
 from agentrl_core.engine import Request, Sampling, policy_weights
 from agentrl_core.engine.base import generate_all
 from agentrl_core.engine.policy_weights import PolicyWeights, plain_name, weight_stamp
-from agentrl_core.engine.weights import model_of_config, shapes_of_folder
+from agentrl_core.engine.weight_layout import model_of_config, shapes_of_folder
 from agentrl_core.exceptions import EngineError, InvalidInputError, UnsupportedError
 
 

@@ -53,7 +53,7 @@ def test_the_engine_of_rank_0_has_the_weights_of_all_ranks(mode: str) -> None:
     assert second["unchanged"]
     assert "version is 'new'" in first["messages"][0]
     assert (
-        "has shape (32,), and the engine's has (7,); give the model of the engine's checkpoint; nothing was changed"
+        "has shape (32,), and the engine's has (7,); give the model of the engine's checkpoint (nothing was changed)"
         in first["messages"][1]
     )
     if mode.endswith("both"):  # an engine on each rank

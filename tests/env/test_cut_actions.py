@@ -14,7 +14,7 @@ from small_world import END, SmallWorld
 
 import agentrl_core as arl
 from agentrl_core import env, recipes
-from agentrl_core.data.codes import CODES
+from agentrl_core.data.table_codes import CODES
 from agentrl_core.engine import Request, Sampling
 from agentrl_core.env import Action, StepFlag, StepResult, Task
 from agentrl_core.rollout import Group, Rollout, SelfPlay

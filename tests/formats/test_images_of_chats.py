@@ -16,7 +16,7 @@ from templates import TEMPLATES, bytes_tokenizer
 import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.env import Image
-from agentrl_core.env.image_parts import data_url
+from agentrl_core.env.message_images import data_url
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories import (
     from_atif,

@@ -18,7 +18,7 @@ from templates import TEMPLATES, bytes_tokenizer
 
 import agentrl_core as arl
 from agentrl_core import recipes
-from agentrl_core.env.image_parts import data_url
+from agentrl_core.env.message_images import data_url
 from agentrl_core.exceptions import InvalidInputError
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "integrations"

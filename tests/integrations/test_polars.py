@@ -19,7 +19,7 @@ from polars.testing import assert_frame_equal
 
 from agentrl_core import Batch, Store, advantage, scan
 from agentrl_core.cli import main
-from agentrl_core.data.codes import CODES
+from agentrl_core.data.table_codes import CODES
 from agentrl_core.exceptions import CorruptError, InvalidInputError, NotFoundError, StoreError
 from agentrl_core.integrations.polars import example
 from agentrl_core.integrations.polars.tables import Tables

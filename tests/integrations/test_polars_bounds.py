@@ -16,8 +16,8 @@ from polars.testing import assert_frame_equal
 from stores import trained
 
 from agentrl_core import Store, scan
-from agentrl_core.integrations.polars import _stored
-from agentrl_core.integrations.polars._bounds import ColumnTexts, bounds_check
+from agentrl_core.integrations.polars import _stored_table
+from agentrl_core.integrations.polars._predicate_bounds import ColumnTexts, bounds_check
 
 ITERATIONS = 24
 
@@ -149,13 +149,13 @@ Reads = list[tuple[str, int, list[str]]]
 def read(monkeypatch: pytest.MonkeyPatch) -> Reads:
     """Return the table, the number of rows and the columns of each read."""
     reads: Reads = []
-    read = _stored._Table.read
+    read = _stored_table._Table.read
 
-    def counting(self: _stored._Table, rows: _stored._RowRanges, schema: pl.Schema) -> pl.DataFrame:
+    def counting(self: _stored_table._Table, rows: _stored_table._RowRanges, schema: pl.Schema) -> pl.DataFrame:
         reads.append((self.name, int((rows.ends - rows.firsts).sum()), list(schema)))
         return read(self, rows, schema)
 
-    monkeypatch.setattr(_stored._Table, "read", counting)
+    monkeypatch.setattr(_stored_table._Table, "read", counting)
     return reads
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agentrl_core import loss
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.loss.tokens import Segments
+from agentrl_core.loss.inputs import Segments
 
 
 @st.composite

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from agentrl_core import loss
 from agentrl_core.exceptions import UnsupportedError
-from agentrl_core.model import output_layer
-from agentrl_core.model import run as run_module
+from agentrl_core.model import output_layer, pack_forward
 
 peft = pytest.importorskip("peft")
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
@@ -63,7 +62,7 @@ def test_adapters_are_run_and_trained(name: str, chunked: bool, monkeypatch: pyt
     expected = plain(model, rows)
     assert expected[1]
     if chunked:
-        for module in (run_module, output_layer):
+        for module in (pack_forward, output_layer):
             monkeypatch.setattr(module, "LOGITS_AT_ONCE", 7 * 64)
     for layout in causal_types.LAYOUTS:
         pack = causal_types.pack_of(rows, layout)

@@ -38,8 +38,7 @@ from transformers import (
 
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model import attention as attention_module
-from agentrl_core.model import output_layer
-from agentrl_core.model import run as run_module
+from agentrl_core.model import output_layer, pack_forward
 from agentrl_core.model.pack import Pack
 
 LENGTHS = [17, 3, 9, 16, 2, 30, 9]
@@ -110,7 +109,7 @@ def test_head_in_chunks_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = tiny_model("llama", tie_word_embeddings=True), Ragged.random(LENGTHS)
     at_once = rows.pack().run(model)
     expected = gradients(model, at_once.logprob, at_once.entropy)
-    for module in (run_module, output_layer):
+    for module in (pack_forward, output_layer):
         monkeypatch.setattr(module, "LOGITS_AT_ONCE", 3 * model.config.vocab_size)
     parts = rows.pack().run(model)
     result = gradients(model, parts.logprob, parts.entropy)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import agentrl_core as arl
 from agentrl_core import recipes
 from agentrl_core.model.buffers import PackBuffers
+from agentrl_core.model.compressed_arrays import ShortArray
 from agentrl_core.model.pack import Pack
-from agentrl_core.model.short_arrays import ShortArray
 from agentrl_core.update.packs import received
 
 KINDS = [np.int64, np.int32, np.int16, np.float32, np.float64, np.uint8]

@@ -232,14 +232,14 @@ def test_a_pack_has_the_gradient_of_plain_forwards(support: str, beta: float) ->
 
 def test_logits_in_chunks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large vocabularies are compared a few rows at a time, and again in the backward pass."""
-    from agentrl_core.model import output_layer, run
+    from agentrl_core.model import output_layer, pack_forward
 
     student, teacher = tiny_model(seed=1).eval(), tiny_model(seed=2).eval()
     batch = annotate(rollouts(), "teacher_logprob", teacher, top_k=K)
     for support in ("vocabulary", "top"):
         recipe = distil(support=support)
         at_once = gradients(student, recipe.credit(batch), recipe, teacher=teacher)
-        for module in (output_layer, run):
+        for module in (output_layer, pack_forward):
             monkeypatch.setattr(module, "LOGITS_AT_ONCE", 3 * VOCABULARY)
         parts = gradients(student, recipe.credit(batch), recipe, teacher=teacher)
         monkeypatch.undo()

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.operators.edits import edit_distances
+from agentrl_core.operators.edit_distance import edit_distances
 
 WORDS = st.lists(st.sampled_from(["a", "b", "cd", "é"]), max_size=9)
 

@@ -16,7 +16,7 @@ import agentrl_core as arl
 from agentrl_core import advantage, group, keys
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators.group.baseline import decayed_beta, ema_mean, running_moments, shrunk_mean, window_quantile
-from agentrl_core.operators.group.ranks import PartialStatistics
+from agentrl_core.operators.group.distributed import PartialStatistics
 from agentrl_core.operators.group.reduce import arg_extreme
 
 number = st.one_of(

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.operators.distance import success_distance
 from agentrl_core.operators.group_comparison import max_at_k, rank_agreement, top_gap, win_rates
 from agentrl_core.operators.process_rewards import checklist, implicit_rewards, information_gain
 from agentrl_core.operators.risk import tail_risk, tracked_quantiles
 from agentrl_core.operators.score_shaping import add_noise, excess_penalty
+from agentrl_core.operators.success_distance import success_distance
 from agentrl_core.operators.votes import answer_clusters, cluster_votes
 
 NAN = math.nan

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from agentrl_core import advantage, group, keys, returns
-from agentrl_core.advantage.relative import leave_one_out
+from agentrl_core.advantage.relative_to_group import leave_one_out
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import filters, tree
-from agentrl_core.operators.distance import success_distance
 from agentrl_core.operators.group.baseline import decayed_beta, ema_mean, running_moments, shrunk_mean, window_quantile
-from agentrl_core.operators.group.ranks import PartialStatistics
+from agentrl_core.operators.group.distributed import PartialStatistics
 from agentrl_core.operators.group_comparison import top_gap, win_rates
 from agentrl_core.operators.keys import history, similar
 from agentrl_core.operators.process_rewards import checklist, implicit_rewards, information_gain
 from agentrl_core.operators.returns import n_step, optimal_token_baseline
 from agentrl_core.operators.risk import tail_risk
 from agentrl_core.operators.row_selection import above_quantile
+from agentrl_core.operators.success_distance import success_distance
 from agentrl_core.operators.votes import answer_clusters
 from agentrl_core.weight.denominators import sequence_mean, token_mean, turn_mean
 

@@ -14,10 +14,10 @@ DIGESTS = {
     "engine/teacher_server.py": "the file of a stored answer",
     "env/image.py": "the content of an image",
     "env/miniwob.py": "the content of a page",
-    "integrations/trajectories/image_urls.py": "the content of an image",
-    "model/cuda.py": "the source of a kernel",
+    "integrations/trajectories/image_blobs.py": "the content of an image",
+    "model/cuda_kernels.py": "the source of a kernel",
     "model/images.py": "the content of an image",
-    "model/shown_rows.py": "the content of an image",
+    "model/synthetic_image_rows.py": "the content of an image",
     "view/page.py": "scripts that the page may run",
 }
 """Files with SHA-256, which identifies a content, with the content."""

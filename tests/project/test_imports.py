@@ -33,7 +33,7 @@ LAYERS = (  # a module imports modules above its line, and those of its own fold
 LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
 
 UPWARD = {  # allowed, with the reason
-    ("env.agents", "agents.in_process_endpoint"): "the environment that runs agent programs serves them the endpoint",
+    ("env.external_agents", "agents.in_process_endpoint"): "it runs agent programs, and serves them the endpoint",
 }
 BY_TEXT = {  # modules that import a module by a text
     "_util.lazy",
@@ -44,7 +44,7 @@ BY_TEXT = {  # modules that import a module by a text
     "recipe",  # the default component of a phase
     "recipes",  # the recipe
     "train.options",  # the environment of the user
-    "env.agents",
+    "env.external_agents",
 }
 
 
@@ -120,7 +120,7 @@ def arrows() -> set[Arrow]:
     sources = {name: path.read_text(encoding="utf-8") for name, path in modules(package).items()}
     named = {name: home.partition(":")[0] for name, home in agentrl_core._HOMES.items()}
     edges = arrows_of(sources, named)
-    assert {("collect.collector", "recipe"), ("update.updates", "_core"), (ROOT, "data.batch")} <= edges
+    assert {("collect.collector", "recipe"), ("update.minibatches", "_core"), (ROOT, "data.batch")} <= edges
     assert len(edges) > 100
     return edges
 

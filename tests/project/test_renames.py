@@ -39,7 +39,7 @@ NAMES = Renames(
             "agentrl_core.Store.view": "removed: view.Page.of(store)",
             "agentrl_core.rollout.Branch.under": "with_prompt",
             "agentrl_core.schedule.Action.falls": "is_due",
-            "agentrl_core.update.update.Update.together": "cached",
+            "agentrl_core.update.optimizer_step.Update.together": "cached",
             "agentrl_core.Collector.close": "stop",
             "*.carry_on": "resume",
         },

@@ -20,7 +20,7 @@ import rename
 from agentrl_core import recipes, renames, replay, select
 from agentrl_core.cli import main
 from agentrl_core.component.component import find_component
-from agentrl_core.data.codes import CODES
+from agentrl_core.data.table_codes import CODES
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.recipe import Recipe
 from agentrl_core.recipes.inspo import InstructionSearch

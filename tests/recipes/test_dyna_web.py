@@ -12,7 +12,7 @@ from riddles import RIGHT, WRONG, Riddles, check_resumes, script, solve, step
 
 import agentrl_core as arl
 from agentrl_core import recipes
-from agentrl_core.data.codes import CODES
+from agentrl_core.data.table_codes import CODES
 from agentrl_core.engine import Request
 from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.recipes.dyna_web import Dreams

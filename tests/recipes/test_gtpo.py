@@ -10,7 +10,7 @@ from rollouts import small
 
 from agentrl_core import Batch, Forest
 from agentrl_core.recipes.gtpo import GTPO, ConflictTokens, EntropyGate
-from agentrl_core.update.updates import Updates
+from agentrl_core.update.minibatches import Updates
 
 
 def column(batch: Batch, name: str, level: str) -> list[float]:

@@ -15,7 +15,7 @@ from agentrl_core import Collector, Forest, Store
 from agentrl_core.component import IterationRecord
 from agentrl_core.env import ExtraColumn, StepResult, Task
 from agentrl_core.recipes import GRPO
-from agentrl_core.replay.text_memory import TextLibrary
+from agentrl_core.replay.text_library import TextLibrary
 from agentrl_core.rollout import Group, Rollout
 
 EDIT = st.one_of(

@@ -222,7 +222,7 @@ def test_an_episode_of_several_lanes_is_not_forked() -> None:
 
 def test_an_answer_with_a_context_is_kept_as_it_is() -> None:
     from agentrl_core.collect.rollout_log import read_answer, write_answer
-    from agentrl_core.env.episode import StepRecord
+    from agentrl_core.env.step_record import StepRecord
 
     answer = StepRecord(env.StepResult("x", context=at(1, whole=True, tools=[{"type": "function"}])), b"state")
     assert read_answer(write_answer(answer)) == answer

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from small_world import SmallWorld
 
 from agentrl_core import Batch, Collector, Store, recipes, rollout
-from agentrl_core.data.codes import CODES
+from agentrl_core.data.table_codes import CODES
 from agentrl_core.engine import Request, Segment
 from agentrl_core.env import StepResult, Task
 from agentrl_core.rollout import EarlyStop

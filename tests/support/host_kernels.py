@@ -8,17 +8,17 @@ from pathlib import Path
 
 from torch import Tensor
 
-from agentrl_core.model import cuda
+from agentrl_core.model import cuda_kernels
 
 HERE = Path(__file__).parent
 
 
 class HostKernels:
-    """A host version of `cuda.Kernels`: threads of the CPU, at most `most_threads` per block."""
+    """A host version of `cuda_kernels.Kernels`: threads of the CPU, at most `most_threads` per block."""
 
     def __init__(self, name: str, compiler: str, folder: Path, most_threads: int = 64) -> None:
         kernels, library = folder / f"{name}.cu", folder / f"{name}.so"
-        kernels.write_text(cuda.source(name), encoding="utf-8")
+        kernels.write_text(cuda_kernels.source(name), encoding="utf-8")
         options = ["-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
         command = [compiler, *options, f'-DKERNELS="{kernels}"', str(HERE / f"{name}_host.cpp"), "-o", str(library)]
         completed = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -43,7 +43,7 @@ from agentrl_core.recipe import Recipe
 from agentrl_core.train import loop
 from agentrl_core.train.models import Models
 from agentrl_core.train.options import TrainOptions
-from agentrl_core.update.update import Update
+from agentrl_core.update.optimizer_step import Update
 
 RANKS, ITERATIONS = 2, 3
 CALLS: tuple[tuple[Any, str], ...] = (

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from small_world import SmallWorld
 
-import agentrl_core.loss.linear  # noqa: F401 -- loads torch here, and not in each of the processes
+import agentrl_core.loss.chunked_logits  # noqa: F401 -- loads torch here, and not in each of the processes
 from agentrl_core import Batch, Collector, Forest, Store, _core
 from agentrl_core.advantage import TrackedBaseline
 from agentrl_core.component import IterationRecord, State, Where

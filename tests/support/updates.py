@@ -13,7 +13,7 @@ from torch import Tensor
 from agentrl_core import Batch, Forest, loss, recipes
 from agentrl_core.component import Where
 from agentrl_core.model.pack import Pack, PackOutput
-from agentrl_core.update.update import Update
+from agentrl_core.update.optimizer_step import Update
 
 BINS = 5
 

@@ -26,7 +26,7 @@ from agentrl_core import engine, env, warm_start
 from agentrl_core.engine import checkpoint_folder
 from agentrl_core.engine.checkpoint_folder import write_checkpoint
 from agentrl_core.engine.policy_weights import PolicyWeights
-from agentrl_core.engine.weights import weights_to_load
+from agentrl_core.engine.weight_layout import weights_to_load
 
 LARGE = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 48, "vocab_size": 64}
 

@@ -18,7 +18,7 @@ from updates import columns, grow
 from agentrl_core import Store, engine, env, recipes, warm_start
 from agentrl_core.cli import main
 from agentrl_core.exceptions import AgentRLError
-from agentrl_core.train.demonstrations import imitate
+from agentrl_core.train.calculator_demonstrations import imitate
 from agentrl_core.train.loop import train
 from agentrl_core.train.models import Models
 from agentrl_core.train.options import TrainOptions

@@ -8,7 +8,7 @@ import torch
 
 from agentrl_core import engine, env
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.train.demonstrations import TraceWriter, expression_of
+from agentrl_core.train.calculator_demonstrations import TraceWriter, expression_of
 from agentrl_core.train.warm_start import build, warm_start
 
 

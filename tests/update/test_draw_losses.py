@@ -9,8 +9,8 @@ from updates import Rollouts
 
 from agentrl_core import Batch, loss, recipes
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.update.update import Update
-from agentrl_core.update.updates import Updates
+from agentrl_core.update.minibatches import Updates
+from agentrl_core.update.optimizer_step import Update
 
 NO_SUMS = {"drpo", "siren"}
 """A loss with a logarithm of a mean over a group, and one with the square of a mean over all tokens."""

@@ -24,8 +24,8 @@ from agentrl_core import loss, recipes
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.model.buffers import PackBuffers
 from agentrl_core.model.pack import Pack, PackOutput
-from agentrl_core.update.update import Update
-from agentrl_core.update.updates import Updates
+from agentrl_core.update.minibatches import Updates
+from agentrl_core.update.optimizer_step import Update
 
 EACH = pytest.mark.parametrize("name", LOSSES)
 SOME = ["covariance", "bapo", "siren", "light_if, policy, update", "forking_tokens", "pacs", "m2po", "drpo"]

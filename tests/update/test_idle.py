@@ -10,7 +10,7 @@ import torch
 from hand_made import tiny_model
 
 from agentrl_core import Batch, Forest, Recipe, loss, recipes, schedule
-from agentrl_core.update.updates import Updates
+from agentrl_core.update.minibatches import Updates
 
 LOSSES = {
     "grpo": loss.Policy(),

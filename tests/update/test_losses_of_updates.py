@@ -19,7 +19,7 @@ from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model import logit_statistics as answers
 from agentrl_core.model.pack import Pack
 from agentrl_core.update.metrics import Metrics
-from agentrl_core.update.update import Update
+from agentrl_core.update.optimizer_step import Update
 
 EACH = pytest.mark.parametrize("name", LOSSES)
 # Bounds, shares or means of these are over all rows: packs without the whole update do not add up.

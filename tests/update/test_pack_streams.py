@@ -12,7 +12,7 @@ from updates import grow
 
 from agentrl_core import Batch, Forest, loss, recipes
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.update.update import Update
+from agentrl_core.update.optimizer_step import Update
 
 RECIPE = recipes.GRPO.replace(loss=loss.Policy(kl=loss.KL(0.1), entropy=0.05, aggregate="sequence_mean"))
 SUMMED = ("advantage_positive", "advantage_negative", "weight_kl", "weight_entropy")

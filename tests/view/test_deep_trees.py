@@ -11,7 +11,7 @@ from forests import grow
 
 import agentrl_core as arl
 from agentrl_core import scan
-from agentrl_core.data.codes import UNTRAINED
+from agentrl_core.data.table_codes import UNTRAINED
 from agentrl_core.view import Page
 from agentrl_core.view.blocks import _inherited, _own_steps
 from agentrl_core.view.iteration_statistics import statistics

@@ -15,9 +15,9 @@ import pytest
 import agentrl_core as arl
 from agentrl_core import recipes, scan
 from agentrl_core.view.blocks import Chosen, packed, plain
-from agentrl_core.view.credit import described
 from agentrl_core.view.health import signs
-from agentrl_core.view.modules import joined
+from agentrl_core.view.iteration_recipes import described
+from agentrl_core.view.javascript_bundle import joined
 
 
 def frame(seed: int, rows: int) -> pl.DataFrame:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.advantage.relative import Normalisation
+from agentrl_core.advantage.relative_to_group import Normalisation
 from agentrl_core.component import (
     BatchComponent,
     Column,

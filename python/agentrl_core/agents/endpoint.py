@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from agentrl_core.agents import export as traces
-from agentrl_core.agents.chat_template import TemplateSuffix
+from agentrl_core.agents.answer_suffix import TemplateSuffix
 from agentrl_core.agents.history_digest import Json
-from agentrl_core.agents.origins import check_origin
+from agentrl_core.agents.origin_check import check_origin
 from agentrl_core.agents.recorder import SessionRecorder
 from agentrl_core.agents.records import END, REWARD, TASK, SessionRecord
 from agentrl_core.agents.request_fields import Object, Text, shown, whole

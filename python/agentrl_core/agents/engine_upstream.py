@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from agentrl_core import _core
+from agentrl_core.agents.answer_messages import parse_message
 from agentrl_core.agents.history_digest import Json
-from agentrl_core.agents.messages import parse_message
 from agentrl_core.agents.upstream import ChatResponse, RefusedError, ResponseChoice
 from agentrl_core.engine.base import Engine, Request, Sampling
 from agentrl_core.env.image import images_in

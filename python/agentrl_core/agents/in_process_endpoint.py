@@ -13,10 +13,10 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from agentrl_core.agents.answer_messages import for_template, parse_message
 from agentrl_core.agents.conversations import SessionConversations
-from agentrl_core.agents.deduplication import IsGone, RequestDeduplicator
 from agentrl_core.agents.history_digest import HistoryDigests, Json, digests, text_of
-from agentrl_core.agents.messages import for_template, parse_message
+from agentrl_core.agents.request_deduplication import IsGone, RequestDeduplicator
 from agentrl_core.agents.routes import Routes, key_of, serving
 from agentrl_core.agents.upstream import ChatResponse, ResponseChoice
 from agentrl_core.engine.chat import Chat

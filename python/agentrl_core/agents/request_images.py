@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentrl_core.agents.history_digest import Json
 from agentrl_core.env.image import images_in
-from agentrl_core.env.image_parts import with_images
+from agentrl_core.env.message_images import with_images
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 
 MOST_IMAGES = 256

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from agentrl_core.agents.chat_template import TemplateSuffix
+from agentrl_core.agents.answer_suffix import TemplateSuffix
 from agentrl_core.agents.conversations import SessionConversations
-from agentrl_core.agents.deduplication import IsGone, RequestDeduplicator
 from agentrl_core.agents.history_digest import HistoryDigests, Json, digests
 from agentrl_core.agents.recorder import SessionRecorder
 from agentrl_core.agents.records import SessionRecord
+from agentrl_core.agents.request_deduplication import IsGone, RequestDeduplicator
 from agentrl_core.agents.upstream import ChatResponse, ResponseChoice, Upstream
 from agentrl_core.env.image import images_in
 

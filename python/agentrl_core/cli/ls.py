@@ -86,7 +86,7 @@ def _runs(out: Console, paths: list[Path]) -> None:
 def _iterations(out: Console, store: Store, tables: Tables) -> None:
     import polars as pl
 
-    from agentrl_core.data.codes import CODES
+    from agentrl_core.data.table_codes import CODES
 
     trajectories = tables.trajectories.select("group_id", "iteration", "status").collect()
     groups = trajectories.group_by("group_id").agg(pl.col("iteration").min()).lazy()

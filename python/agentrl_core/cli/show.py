@@ -11,7 +11,7 @@ from agentrl_core._util.picture_header import picture_header
 from agentrl_core.cli._detokenize import Detokenizer
 from agentrl_core.cli._terminal import console, escaped, nearest, number, opened
 from agentrl_core.cli._tree import group_tree
-from agentrl_core.data.codes import UNTRAINED
+from agentrl_core.data.table_codes import UNTRAINED
 from agentrl_core.exceptions import AgentRLError, NotFoundError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.collect.driver import RolloutDriver
+from agentrl_core.collect.argument_checks import check_chosen
 from agentrl_core.collect.group_retry import GroupRetries, group_ids, matching
 from agentrl_core.collect.iteration import (
     COLUMNS,
@@ -21,9 +21,9 @@ from agentrl_core.collect.iteration import (
     draw_columns,
 )
 from agentrl_core.collect.recorded_episode import EnvironmentHandle
+from agentrl_core.collect.rollout_driver import RolloutDriver
 from agentrl_core.collect.rollout_log import IterationLog, digest, read_value, write_value
 from agentrl_core.collect.rollout_workers import WorkerDriver
-from agentrl_core.collect.validation import check_chosen
 from agentrl_core.collect.warn_once import WarnOnce
 from agentrl_core.component.state import SELECTION, pack_state
 from agentrl_core.data.batch import Batch

@@ -17,10 +17,21 @@ import numpy as np
 
 from agentrl_core import _core
 from agentrl_core.collect import event_loop as loop
+from agentrl_core.collect.argument_checks import (
+    check_ahead,
+    check_chosen,
+    check_concurrency,
+    check_cut,
+    check_limits,
+    check_parts,
+    check_seed,
+    check_whole,
+    checked_tasks,
+    mixed_tasks,
+)
 from agentrl_core.collect.batch_builder import BatchBuilder, make_batch
 from agentrl_core.collect.batch_policy import WHOLE, BatchPolicy
-from agentrl_core.collect.driver import CollectionSettings, RolloutDriver
-from agentrl_core.collect.evaluation import Evaluation
+from agentrl_core.collect.evaluation_result import Evaluation
 from agentrl_core.collect.event_loop import slot_limiters, trim_heap
 from agentrl_core.collect.import_trajectories import imported
 from agentrl_core.collect.iteration import (
@@ -37,24 +48,13 @@ from agentrl_core.collect.model_queries import Model
 from agentrl_core.collect.partial_rollouts import make_partial_batch
 from agentrl_core.collect.prefetch import IterationPrefetcher, IterationTask
 from agentrl_core.collect.recorded_episode import EnvironmentHandle
+from agentrl_core.collect.rollout_driver import CollectionSettings, RolloutDriver
 from agentrl_core.collect.rollout_log import IterationLog, IterationLogs
 from agentrl_core.collect.rollout_workers import RolloutWorkers, WorkerDriver
 from agentrl_core.collect.run_state import RunState, save_tokenizer
 from agentrl_core.collect.task_digest import task_digest, tasks_begun_with
-from agentrl_core.collect.validation import (
-    check_ahead,
-    check_chosen,
-    check_concurrency,
-    check_cut,
-    check_limits,
-    check_parts,
-    check_seed,
-    check_whole,
-    checked_tasks,
-    mixed_tasks,
-)
 from agentrl_core.collect.warn_once import WarnOnce, warn_missed_metrics, warn_unused_records
-from agentrl_core.collect.worker_rollouts import RolloutOrder, roll_out_order
+from agentrl_core.collect.worker_order import RolloutOrder, roll_out_order
 from agentrl_core.component.column import draw
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.component.state import split_arrays

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentrl_core.collect.collector import Collector
-from agentrl_core.collect.evaluation import Evaluation
+from agentrl_core.collect.evaluation_result import Evaluation
 from agentrl_core.engine.base import Engine, Sampling
 from agentrl_core.env.base import Environment, Split
 from agentrl_core.recipe import Recipe

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from agentrl_core.data.codes import CODES
 from agentrl_core.data.forest import Forest
+from agentrl_core.data.table_codes import CODES
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from agentrl_core.collect.run_state import RunState
 from agentrl_core.component.state import SELECTION, IterationRecord, State, unpack_state
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.codes import CODES
 from agentrl_core.data.store import Store
+from agentrl_core.data.table_codes import CODES
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 from agentrl_core.recipe import Recipe, place_of
 from agentrl_core.replay.apply import ReplayPhase

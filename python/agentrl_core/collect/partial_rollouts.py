@@ -12,17 +12,17 @@ import numpy as np
 
 from agentrl_core.collect.batch_builder import BatchBuilder, select
 from agentrl_core.collect.batch_policy import BatchPolicy
-from agentrl_core.collect.driver import CollectionSettings, RolloutDriver
 from agentrl_core.collect.iteration import IterationInputs, TokenCounts, TokenLedger
+from agentrl_core.collect.rollout_driver import CollectionSettings, RolloutDriver
 from agentrl_core.collect.rollout_log import CARRIED, IterationLog, digest, group_of, read_value, write_value
 from agentrl_core.data.batch import Batch
 from agentrl_core.engine.base import Engine, Request, Segment
 from agentrl_core.env.base import Task
 from agentrl_core.exceptions import RecipeError
+from agentrl_core.rollout.async_tasks import cancel
 from agentrl_core.rollout.branch_edits import truncate
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.program import Rollout
-from agentrl_core.rollout.tasks import cancel
 from agentrl_core.select import Selection, SelectionRequest
 from agentrl_core.select.selector import SURVEY
 

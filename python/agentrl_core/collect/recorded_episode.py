@@ -20,15 +20,15 @@ from agentrl_core.collect.rollout_log import (
     write_begin,
 )
 from agentrl_core.collect.warn_once import WarnOnce
-from agentrl_core.data.codes import StepFlag
+from agentrl_core.data.table_codes import StepFlag
 from agentrl_core.env.base import Context, Environment, ExtraColumn, Task, was_cut
-from agentrl_core.env.episode import EpisodeError, JointStep, StepRecord
 from agentrl_core.env.runtime.process_worker import ProcessWorker
 from agentrl_core.env.runtime.ray_worker import RayWorker
 from agentrl_core.env.runtime.remote_worker import WorkerPool
+from agentrl_core.env.runtime.result_checks import EnvironmentChecks, shown
 from agentrl_core.env.runtime.thread_worker import ThreadWorkers
-from agentrl_core.env.runtime.validation import EnvironmentChecks, shown
 from agentrl_core.env.runtime.worker import InlineWorkers, OverdueError, RawStep, WorkerDiedError, Workers
+from agentrl_core.env.step_record import EpisodeError, JointStep, StepRecord
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.progress import Progress
 

@@ -17,8 +17,8 @@ from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import RolloutLog, Store
 from agentrl_core.engine.base import Segment, TopLogprobs
 from agentrl_core.env.base import Context, StepResult
-from agentrl_core.env.episode import JointStep, StepRecord
 from agentrl_core.env.image import Image
+from agentrl_core.env.step_record import JointStep, StepRecord
 from agentrl_core.exceptions import InvalidInputError
 
 _FIRST_MEMBER = 1 << 20

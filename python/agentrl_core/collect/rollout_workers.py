@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from agentrl_core import _core
-from agentrl_core.collect.driver import CollectionSettings
 from agentrl_core.collect.failures import MOST_FAILED
 from agentrl_core.collect.iteration import TokenCounts
+from agentrl_core.collect.rollout_driver import CollectionSettings
 from agentrl_core.collect.rollout_log import IterationLog
 from agentrl_core.collect.run_state import RunState
 from agentrl_core.collect.warn_once import WarnOnce
-from agentrl_core.collect.worker_rollouts import RolloutOrder, RolloutPart
+from agentrl_core.collect.worker_order import RolloutOrder, RolloutPart
 from agentrl_core.data.batch import Batch
 from agentrl_core.env.base import Task
 from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError, RecipeError

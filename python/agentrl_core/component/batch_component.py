@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.component.component import Component
 from agentrl_core.component.options import column_name, option
-from agentrl_core.data.codes import CODES
+from agentrl_core.data.table_codes import CODES
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch

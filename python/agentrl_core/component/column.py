@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from agentrl_core import _core
-from agentrl_core.data.codes import FLAGS
-from agentrl_core.data.facts import Declared
+from agentrl_core.data.fact_columns import Declared
+from agentrl_core.data.table_codes import FLAGS
 from agentrl_core.exceptions import NotFoundError
 
 Level = Literal["draw", "step", "token"]

@@ -11,7 +11,7 @@ from agentrl_core.component.column import LEVELS, Column, is_declared, token
 from agentrl_core.component.component import PHASES, Component
 from agentrl_core.component.rows import Rows, level_of
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.facts import Declared
+from agentrl_core.data.fact_columns import Declared
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 
 RECOMPUTED = token("recomputed_logprob", model="policy")

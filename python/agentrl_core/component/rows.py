@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core.component.column import LEVELS, TRAINED, Level, key_columns
-from agentrl_core.data.codes import FLAGS
+from agentrl_core.data.table_codes import FLAGS
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.operators import keys
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.component.batch_component import BatchComponent
 from agentrl_core.component.component import Component
-from agentrl_core.component.masking import with_voting_draws
+from agentrl_core.component.draw_subset import with_voting_draws
 from agentrl_core.data.store import flatten_metrics
 from agentrl_core.exceptions import InvalidInputError, RecipeError
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from agentrl_core import _core
 from agentrl_core._core import Plan, Table, Tree
 from agentrl_core._util.json_text import to_json
-from agentrl_core.data.draws import Contexts, Draws
+from agentrl_core.data.replayed_draws import Contexts, Draws
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators.columns import column, doubles, flat, integers, mask
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from agentrl_core import _core
 from agentrl_core._util.wrong_values import first_wrong, shown
-from agentrl_core.data.facts import fact_column
+from agentrl_core.data.fact_columns import fact_column
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import columns as arrays
 

@@ -64,7 +64,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.temperature < float("inf"):
-            raise InvalidInputError(f"Sampling: temperature is {self.temperature}; give 0 or a positive number")
+            raise InvalidInputError(f"Sampling: temperature is {self.temperature}; give 0 or a finite positive number")
         if not 0.0 < self.top_p <= 1.0:
             raise InvalidInputError(f"Sampling: top_p is {self.top_p}; give a number above 0 and at most 1")
         if self.top_k < 0:

@@ -258,8 +258,8 @@ class Chat:
             inputs = self._processor(text=[rendered], images=pictures, add_special_tokens=False)
         except Exception as error:  # Pillow and processors raise many types
             raise UnsupportedError(
-                f"Chat: the processor refuses the {len(images)} images ({type(error).__name__}: {error}); give images "
-                "of another size or type"
+                f"Chat: the processor refuses the images of the messages ({type(error).__name__}: {error}); give "
+                "images of another size or type"
             ) from error
         return np.asarray(inputs["input_ids"][0], dtype=np.int32)
 
@@ -447,7 +447,7 @@ def _frozen(content: Content, role: str) -> str:
     plain = []
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise InvalidInputError(f"Chat: message {index} is {message!r:.80}; give a table with 'role' and 'content'")
+            raise InvalidInputError(f"Chat: message {index} is {message!r:.80}; give a dict with 'role' and 'content'")
         value = message.get("content")
         if not is_content(value) and not (value is None and message.get("tool_calls")):
             raise InvalidInputError(

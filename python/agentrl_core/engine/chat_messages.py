@@ -45,7 +45,7 @@ def plain_message(message: object, where: str) -> Message:
 'arguments': {'a': 1}}}]}
     """
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        raise InvalidInputError(f"{where} is {message!r:.80}; give an object with 'role' and 'content'")
+        raise InvalidInputError(f"{where} is {message!r:.80}; give a dict with 'role' and 'content'")
     plain = {name: value for name, value in message.items() if value is not None}
     if plain["role"] == "function":
         plain["role"] = "tool"
@@ -187,7 +187,9 @@ def _content(content: object, where: str) -> tuple[str | list[Message], list[str
         name = _TEXTS.get(str(kind)) or _THOUGHTS.get(str(kind))
         if name is None:
             problem = f"has type {kind!r:.40}" if isinstance(part, Mapping) else f"is {part!r:.40}"
-            raise UnsupportedError(f"{where}: content[{place}] {problem}; give a text part")
+            raise UnsupportedError(
+                f'{where}: content[{place}] {problem}; give a text part, {{"type": "text", "text": ...}}'
+            )
         text = part if isinstance(part, str) else part.get(name, part.get("text"))
         if text is None:  # an empty part of a file with one schema for all parts
             continue

@@ -206,7 +206,9 @@ def checked_options(chat_template_kwargs: object) -> dict[str, Any]:
         if isinstance(chat_template_kwargs, Mapping):
             name = next(name for name in chat_template_kwargs if not isinstance(name, str))
             problem = f"has the key {name!r:.40}"
-        raise InvalidInputError(f"chat_template_kwargs {problem}; give options of the template by name")
+        raise InvalidInputError(
+            f"chat_template_kwargs {problem}; give a dict of template options, such as {{'enable_thinking': False}}"
+        )
     if reserved := _OWN_OPTIONS & chat_template_kwargs.keys():
         raise InvalidInputError(
             f"chat_template_kwargs has {min(reserved)!r}, an argument of apply_chat_template that the engine sets; "

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from agentrl_core.engine.chat_messages import REASONING, Message, leaves, texts_of
 from agentrl_core.engine.chat_renderer import ANSWER, NAME, QUESTION, VALUE, ChatRenderer, Tools, call_of
-from agentrl_core.engine.chat_texts import Claims, missing_of_answer, missing_of_history
 from agentrl_core.engine.rendered_history import Markers, RenderedHistory, RenderedTurn
+from agentrl_core.engine.rendered_text_check import Claims, missing_of_answer, missing_of_history
 from agentrl_core.exceptions import UnsupportedError
 
 if TYPE_CHECKING:

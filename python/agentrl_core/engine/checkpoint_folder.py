@@ -30,8 +30,8 @@ def disk_errors(folder: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         raise EngineError(
-            f"update_weights: {folder} cannot be written: {error}; free space on its disk or permit writing there, or "
-            "choose another folder: folder= of VllmServer, or the environment variable TMPDIR"
+            f"weights: the folder {folder} cannot be written ({error}); free space on its disk, permit writing there, "
+            "or choose another folder by folder= of VllmServer or, for Vllm, by the environment variable TMPDIR"
         ) from error
 
 
@@ -86,8 +86,8 @@ def _write_config(folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase) 
         tokenizer.save_pretrained(folder)
     except (ValueError, TypeError) as error:
         raise InvalidInputError(
-            f"update_weights: transformers cannot save the config or tokenizer ({error}); correct them (the engine "
-            "keeps its weights)"
+            f"weights: transformers cannot save the model's config or the tokenizer ({error}); correct the one that it "
+            "refuses (nothing was changed)"
         ) from error
 
 

@@ -191,9 +191,8 @@ class EngineImages:
         rows = sum(self._tokens[image.sha256] for image in request.images)
         if tokens != rows:
             raise InvalidInputError(
-                f"generate: request.tokens has {tokens} image tokens (id {self._token}), but the "
-                f"{len(request.images)} images of the request need {rows}; render text and images together with this "
-                "engine's chat"
+                f"generate: request.tokens has {tokens} image tokens (id {self._token}), but request.images needs "
+                f"{rows}; render text and images together with this engine's chat"
             )
         if request.tokens[-1] == self._token:
             raise InvalidInputError(

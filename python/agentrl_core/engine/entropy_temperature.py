@@ -58,7 +58,9 @@ class EntropyTemperature:
         for name in ("above", "below"):
             value = getattr(self, name)
             if not 0.0 <= value < math.inf:
-                raise InvalidInputError(f"EntropyTemperature: {name} is {value}; give 0 or a positive number")
+                raise InvalidInputError(
+                    f"EntropyTemperature: option {name} is {value}; give 0 or a finite positive number"
+                )
         if not 0.0 <= self.change < 1.0:
             raise InvalidInputError(f"EntropyTemperature: change is {self.change}; give a number from 0 to below 1")
 

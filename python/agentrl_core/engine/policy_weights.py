@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, cast
 import torch
 from torch import Tensor, nn
 
-from agentrl_core.engine import adapters
+from agentrl_core.engine import lora
 from agentrl_core.exceptions import AgentRLError, EngineError, InvalidInputError
 from agentrl_core.model.architecture import causal_model_of
 from agentrl_core.model.output_layer import VALUE_HEAD
@@ -109,8 +109,8 @@ class PolicyWeights:
     def is_adapted(self) -> bool:
         """Whether the weights include adapters."""
         if self.model is None:
-            return any(adapters.names_adapter(name) for name in self._values)
-        return adapters.is_adapted(self.model)
+            return any(lora.names_adapter(name) for name in self._values)
+        return lora.is_adapted(self.model)
 
     def names(self, part: Part = "merged") -> list[str]:
         """Return the names of the weights in the order of `read`, including tied ones."""
@@ -224,7 +224,7 @@ class PolicyWeights:
                 outer: Any = cast("nn.Module", self.given)
                 units = [each for each in outer.modules() if type(each).__name__ == _FSDP]
                 unit = next((each for each in units[::-1] if any(m is self.model for m in each.modules())), None)
-                if adapters.is_adapted(self.model):
+                if lora.is_adapted(self.model):
                     self._sources[part] = list(_sources_in(self.model, "", unit, part))
                 else:
                     self._sources[part] = [] if part == "adapter" else list(_sources_in(self.model, "", unit, "stored"))
@@ -270,8 +270,8 @@ def send_weights(model: nn.Module | Mapping[str, Tensor]) -> None:
     """
     if num_ranks() == 1 or torch.distributed.get_rank() == 0:
         raise InvalidInputError(
-            "send_weights: this is rank 0, whose engine gets the weights; call engine.update_weights(model, "
-            "version=...)"
+            "send_weights: this is rank 0, whose engine gets the weights; call the method update_weights(model, "
+            "version=...) of that engine"
         )
     with PolicyWeights(model) as weights:
         weights.follow()
@@ -283,12 +283,14 @@ def _checked_state(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, value in entries:
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise InvalidInputError(
-                f"update_weights: the state dict has {name!r} of type {type(value).__name__}; give names and tensors"
+                f"update_weights: the state dict has the key {name!r} with a value of type {type(value).__name__}; "
+                "give texts as keys and tensors as values"
             )
         plain = plain_name(name)
         if plain in plain_state:
             raise InvalidInputError(
-                f"update_weights: the state dict has {plain!r} twice; give the state dict of one model"
+                f"update_weights: two keys of the state dict are {plain!r} without the prefixes of wrappers; give the "
+                "state dict of one model"
             )
         if plain.split(".")[0] != VALUE_HEAD:
             plain_state[plain] = value
@@ -307,8 +309,8 @@ def _sources_in(module: nn.Module, prefix: str, unit: nn.Module | None, part: Pa
                 "use_orig_params=True"
             )
     if part != "stored":
-        module = adapters.module_in_use(module)
-        layer = adapters.adapter_layer(module)
+        module = lora.module_in_use(module)
+        layer = lora.adapter_layer(module)
         if layer is not None:
             yield from _sources_of_layer(layer, prefix, unit, part)
             return
@@ -332,16 +334,16 @@ def _source(name: str, table: Mapping[str, Any], key: str, unit: nn.Module | Non
 def _sources_of_layer(layer: Any, prefix: str, unit: nn.Module | None, part: Part) -> Iterator[_Source]:
     """Yield the sources of a layer with an adapter."""
     if part == "adapter":
-        names = adapters.lora_tensors(layer)
+        names = lora.lora_tensors(layer)
         for name, (table, key, factor) in names.items():
             yield _Source((f"{prefix}{name}",), _scaled(table, key, factor), unit)
         return
     base = layer.get_base_layer()
-    if part == "base" or not adapters.differs_from_base(layer):
+    if part == "base" or not lora.differs_from_base(layer):
         yield from _sources_in(base, prefix, unit, "stored")
         return
     keys = [name for name, _ in base.named_parameters()]
-    yield _Source(tuple(prefix + key for key in keys), lambda: adapters.merged_weights(layer, keys, full_tensor), unit)
+    yield _Source(tuple(prefix + key for key in keys), lambda: lora.merged_weights(layer, keys, full_tensor), unit)
 
 
 def _scaled(table: Mapping[str, Any], key: str, factor: float) -> Callable[[], list[Tensor]]:

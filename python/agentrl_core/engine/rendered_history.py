@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.engine.chat_messages import REASONING, texts_of
-from agentrl_core.engine.chat_texts import Claims, missing_of_answer, missing_of_history
+from agentrl_core.engine.rendered_text_check import Claims, missing_of_answer, missing_of_history
 
 if TYPE_CHECKING:
     from agentrl_core.engine.chat_messages import Message

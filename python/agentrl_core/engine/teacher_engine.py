@@ -45,8 +45,8 @@ class TeacherEngine:
         untyped: object = engine
         if not isinstance(untyped, Vllm):
             raise InvalidInputError(
-                f"engine is {untyped!r:.80}; give an engine.Vllm, or the address of a server to "
-                "teacher_server.TeacherServer"
+                f"engine is {untyped!r:.80}; give an engine.Vllm, or use the class "
+                "agentrl_core.engine.teacher_server.TeacherServer with the address of a server"
             )
         number: object = 1 if top_k is None else top_k
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:

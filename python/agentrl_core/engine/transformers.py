@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from transformers import AutoProcessor, AutoTokenizer
 
-from agentrl_core.engine.adapters import adapter_states
 from agentrl_core.engine.attention_windows import windows_of
 from agentrl_core.engine.base import Request, Segment
 from agentrl_core.engine.chat import Chat, ends_of
 from agentrl_core.engine.continuous_batching import ContinuousBatching
 from agentrl_core.engine.engine_images import EngineImages
+from agentrl_core.engine.lora import adapter_states
 from agentrl_core.engine.policy_weights import PolicyWeights, plain_name, weight_stamp
 from agentrl_core.engine.prefix_cache import PrefixCache
 from agentrl_core.engine.running_batch import RunningBatch
-from agentrl_core.engine.weights import check_weights, layout_of, weights_to_load
+from agentrl_core.engine.weight_layout import check_weights, layout_of, weights_to_load
 from agentrl_core.exceptions import AgentRLError, InvalidInputError, UnsupportedError
 from agentrl_core.model.architecture import causal_model_of
 from agentrl_core.model.images import ImageInputs, placeholder_ids, takes_images

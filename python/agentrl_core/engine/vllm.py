@@ -21,12 +21,12 @@ from agentrl_core.engine.checkpoint_folder import checkpoint_names, write_checkp
 from agentrl_core.engine.continuous_batching import ContinuousBatching
 from agentrl_core.engine.policy_weights import Part, PolicyWeights
 from agentrl_core.engine.prompt_scores import PromptRequest, ScoredPrompt, table_of_prompt
-from agentrl_core.engine.vllm_adapter import can_send_adapter, write_adapter
 from agentrl_core.engine.vllm_images import VllmImages
+from agentrl_core.engine.vllm_lora import can_send_adapter, write_adapter
 from agentrl_core.engine.vllm_output import PROCESSED
 from agentrl_core.engine.vllm_temperature import ARGUMENT, PROCESSOR
 from agentrl_core.engine.vllm_worker import replace_weights
-from agentrl_core.engine.weights import EngineLayout, check_weights, layout_of, model_of_config, weights_to_load
+from agentrl_core.engine.weight_layout import EngineLayout, check_weights, layout_of, model_of_config, weights_to_load
 from agentrl_core.exceptions import (
     AgentRLError,
     AgentRLWarning,

@@ -87,8 +87,8 @@ class VllmImages:
             end, first = begin + len(expanded), first + count
         if first != len(places):
             raise InvalidInputError(
-                f"generate: request.tokens has {len(places)} image tokens (id {self._token}), but the {len(pictures)} "
-                f"images of the request need {first}; render text and images together with this engine's chat"
+                f"generate: request.tokens has {len(places)} image tokens (id {self._token}), but request.images "
+                f"needs {first}; render text and images together with this engine's chat"
             )
         return np.concatenate([*parts, tokens[end:]])
 

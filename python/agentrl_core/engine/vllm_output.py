@@ -35,8 +35,8 @@ def check(request: Request, context_tokens: int, remedy: str) -> None:
         )
     if len(request.tokens) >= context_tokens:
         raise InvalidInputError(
-            f"generate: the request has {len(request.tokens)} tokens, but the context of this engine has "
-            f"{context_tokens}; {remedy}"
+            f"generate: the request has {len(request.tokens)} tokens, which leaves no room for an answer in the "
+            f"context of {context_tokens} tokens; {remedy}"
         )
 
 

@@ -23,9 +23,9 @@ from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.checkpoint_folder import write_checkpoint
 from agentrl_core.engine.group_routing import GroupHomes
 from agentrl_core.engine.policy_weights import PolicyWeights
-from agentrl_core.engine.vllm_adapter import can_send_adapter, write_adapter
 from agentrl_core.engine.vllm_api import VllmApi
-from agentrl_core.engine.weights import check_weights, model_of_config, weights_to_load
+from agentrl_core.engine.vllm_lora import can_send_adapter, write_adapter
+from agentrl_core.engine.weight_layout import check_weights, model_of_config, weights_to_load
 from agentrl_core.exceptions import (
     AgentRLError,
     AgentRLWarning,
@@ -247,7 +247,8 @@ class VllmServer:
             self._check_open("update_weights")
             if self._folder is None:
                 raise InvalidInputError(
-                    "update_weights: this VllmServer has no folder; make one with folder=, which the servers can read"
+                    "update_weights: this VllmServer has no folder for the weights; make another VllmServer with "
+                    "folder= set to a folder that its servers can read"
                 )
             check_version(version)
             for unfinished in self._folder.glob(f".*{UNFINISHED}"):
@@ -326,16 +327,17 @@ class VllmServer:
             return weights.model
         before = cast("Path", self._folder) / f"version-{self.policy_version}"
         folders = [str(before), str(getattr(self.chat.tokenizer, "name_or_path", ""))]
-        reasons = []
+        failure: UnsupportedError | None = None
         for folder in filter(None, folders):
             try:
                 return model_of_config(folder)
             except UnsupportedError as error:
-                reasons.append(str(error))
+                failure = error
         raise InvalidInputError(
-            f"update_weights: the config of the state dict's model is not known ({'; '.join(reasons)}); give the "
-            "model, or load the tokenizer from the folder of its checkpoint"
-        )
+            "update_weights: the config of the state dict's model cannot be loaded from "
+            f"{' or '.join(map(repr, filter(None, folders)))}; give the model instead of its state dict, or load the "
+            "engine's tokenizer from the folder of the model's checkpoint"
+        ) from failure
 
     @staticmethod
     def _write(path: Path, write: Callable[[Path], None]) -> None:
@@ -566,10 +568,12 @@ def _images_of(processor: Any, tokenizer: Any) -> VllmImages:
     """Return the converter of requests with images, with the placeholders of the model's config."""
     from agentrl_core.engine.vllm_images import VllmImages
 
+    path = str(getattr(tokenizer, "name_or_path", ""))
     try:
-        return VllmImages(processor, model_of_config(str(getattr(tokenizer, "name_or_path", ""))))
+        model = model_of_config(path)
     except UnsupportedError as error:
         raise UnsupportedError(
-            f"VllmServer: the config of the processor's model is needed, for its placeholders ({error}); load the "
+            f"VllmServer: the config of the processor's model is needed, but cannot be loaded from {path!r}; load the "
             "processor from the model's folder: AutoProcessor.from_pretrained(folder)"
-        ) from None
+        ) from error
+    return VllmImages(processor, model)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentrl_core.engine.weights import shapes_of_folder
+from agentrl_core.engine.weight_layout import shapes_of_folder
 
 if TYPE_CHECKING:
     import torch

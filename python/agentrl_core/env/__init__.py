@@ -12,10 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentrl_core._util.lazy import lazy
-from agentrl_core.data.codes import StepFlag
+from agentrl_core.data.table_codes import StepFlag
 
 if TYPE_CHECKING:
-    from agentrl_core.env.agents import Agents
     from agentrl_core.env.base import (
         Action,
         Content,
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
         ToolReply,
     )
     from agentrl_core.env.calculator import Calculator
+    from agentrl_core.env.external_agents import Agents
     from agentrl_core.env.gymnasium import Gymnasium
     from agentrl_core.env.image import Image
     from agentrl_core.env.mcp import MCP
@@ -63,7 +63,7 @@ _HOME = {
         ),
         "base",
     ),
-    "Agents": "agents",
+    "Agents": "external_agents",
     "Calculator": "calculator",
     "Gymnasium": "gymnasium",
     "Image": "image",

@@ -16,7 +16,7 @@ from typing import Any
 
 from agentrl_core.exceptions import AgentRLError, MissingDependencyError
 
-_GUARD = Path(__file__).with_name("browser_guard.py")
+_GUARD = Path(__file__).with_name("browser_launcher.py")
 _PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _OPTIONS = (
     "--headless=new",

@@ -35,7 +35,7 @@ class GameFiles:
         if not paths or any(split not in _SPLITS for split in paths):
             problem = f"has the split {next(each for each in paths if each not in _SPLITS)!r}" if paths else "is empty"
             raise InvalidInputError(
-                f"TextWorld: files {problem}; give a path, or a table with a path for train and one for held_out"
+                f"TextWorld: files {problem}; give a path, or a dict with a path for 'train' and one for 'held_out'"
             )
         self._games = {split: _games(Path(path).absolute()) for split, path in paths.items()}
 

@@ -50,7 +50,9 @@ class Image:
                     f"Image: {os.fspath(source)!r} cannot be read ({error}); give a picture file, or its bytes"
                 ) from error
         if not isinstance(content, bytes) or not content:
-            raise InvalidInputError(f"Image: source is {source!r:.60}; give the bytes of a picture, or a path")
+            raise InvalidInputError(
+                f"Image: source is {source!r:.60}; give the bytes of a picture, or a path to a file that is not empty"
+            )
         is_file = isinstance(source, (str, os.PathLike))
         _check(content, repr(os.fspath(source)) if is_file else f"source, {len(content)} bytes,")
         self.content = content

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, cast, get_args
 
 from agentrl_core._util.near_names import near_names
-from agentrl_core.data.codes import StepFlag
+from agentrl_core.data.table_codes import StepFlag
 from agentrl_core.env.base import Content, ExtraColumn, Split, StepResult, Task, was_cut
 from agentrl_core.env.browser import Browser
 from agentrl_core.env.image import Image

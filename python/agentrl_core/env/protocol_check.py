@@ -82,7 +82,10 @@ def check(
         name, number = ("tasks", tasks) if tasks < 1 else ("steps", steps)
         raise InvalidInputError(f"check: {name} is {number}; give at least 1")
     if not callable(actions) and (isinstance(actions, str) or not actions):
-        raise InvalidInputError(f"check: actions is {actions!r}; give a list of texts, or a function")
+        raise InvalidInputError(
+            f"check: actions is {actions!r}; give a list of at least one text, or a function of (task, step number, "
+            "observation)"
+        )
     # A separate thread may run an event loop, even if the caller's thread already runs one, as in Jupyter.
     with ThreadPoolExecutor(1) as thread:
         checker = thread.submit(_Checker(environment, tasks, actions, seed, steps).run).result()

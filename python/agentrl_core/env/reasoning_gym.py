@@ -13,7 +13,7 @@ from typing import Protocol, cast
 import numpy as np
 
 from agentrl_core._util.near_names import near_names
-from agentrl_core.data.codes import StepFlag
+from agentrl_core.data.table_codes import StepFlag
 from agentrl_core.env.base import Action, ExtraColumn, Message, Split, StepResult, Task, Tool, was_cut
 from agentrl_core.env.calculator import Calculator
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError
@@ -208,7 +208,10 @@ class ReasoningGym:
             stream = self._streams[cast(Split, split)][self._families.index(family)]
             if int(number) < len(stream.dataset):
                 return stream.drawn(int(number))
-        raise InvalidInputError(f"task: {task_id!r} is not a task of this ReasoningGym; give an id like 'lcm/train/0'")
+        raise InvalidInputError(
+            f"task: {task_id!r} is not a task of this ReasoningGym; give an id of tasks(), such as "
+            f"'{self._families[0]}/train/0'"
+        )
 
     def reset(self, task: Task, seed: int) -> ReasoningGymEpisode:  # noqa: ARG002 -- the protocol's argument
         """Return a new episode. Nothing in it is random, so `seed` has no effect.

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from agentrl_core.data.codes import StepFlag
+from agentrl_core.data.table_codes import StepFlag
 from agentrl_core.env.base import Content, ExtraColumn, Split, StepResult, Task
 from agentrl_core.exceptions import InvalidInputError
 

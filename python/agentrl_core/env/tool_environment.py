@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from agentrl_core.data.codes import StepFlag
+from agentrl_core.data.table_codes import StepFlag
 from agentrl_core.env.base import Action, ExtraColumn, Message, Split, StepResult, Task, Tool, ToolReply, was_cut
 from agentrl_core.env.task_list import TaskList
 from agentrl_core.env.text_game import check_counts

@@ -71,7 +71,7 @@ def row_loss(recipe: Recipe, *, columns: tuple[str, ...] = (), entropy: bool = F
     if missing:
         raise RecipeError(
             f"{name}: its loss needs {', '.join(map(repr, missing))}, which the trainer does not give to a loss; take "
-            "another loss, or use the recipe's own updates"
+            "another loss, or train with collect.Collector and recipe.updates(batch)"
         )
     return loss
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from agentrl_core._util.lazy_torch import torch
-from agentrl_core.data.codes import CODES
+from agentrl_core.data.table_codes import CODES
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, RecipeError, UnsupportedError
 from agentrl_core.integrations import padded
 from agentrl_core.integrations.sequences import Sequences

@@ -16,6 +16,7 @@ from agentrl_core._util.lazy_torch import torch
 from agentrl_core.loss.base import ADVANTAGES, Loss, OverRows, Unit, WeightedLoss, metric_sums
 from agentrl_core.loss.combine import Imitation, Sum, function
 from agentrl_core.loss.divergence import Divergence
+from agentrl_core.loss.inputs import Tokens
 from agentrl_core.loss.listwise import GroupLoss, ListMatch, OutcomeClassifier
 from agentrl_core.loss.mask import CovarianceMask, InBounds, Mask, TopTokens
 from agentrl_core.loss.policy import Policy
@@ -33,13 +34,12 @@ from agentrl_core.loss.surrogate import (
     Reinforce,
     Surrogate,
 )
-from agentrl_core.loss.tokens import Tokens
-from agentrl_core.loss.train import Train
+from agentrl_core.loss.trained_model import Train
 from agentrl_core.loss.value import Value
 
 if TYPE_CHECKING:
-    from agentrl_core.loss.linear import fused as fused
-    from agentrl_core.loss.linear import linear_logprob, run_fused
+    from agentrl_core.loss.chunked_logits import fused as fused
+    from agentrl_core.loss.chunked_logits import linear_logprob, run_fused
 
 __all__ = [
     "ADVANTAGES",
@@ -81,4 +81,4 @@ __all__ = [
     "torch",
 ]
 
-__getattr__ = lazy(__name__, dict.fromkeys(("fused", "linear_logprob", "run_fused"), "linear"))  # imports torch
+__getattr__ = lazy(__name__, dict.fromkeys(("fused", "linear_logprob", "run_fused"), "chunked_logits"))  # imports torch

@@ -15,7 +15,7 @@ from torch._C import DispatchKey, DispatchKeySet, _dispatch_tls_local_include_se
 from torch._C._autograd import _get_current_graph_task_keep_graph
 
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.loss.tokens import Tokens
+from agentrl_core.loss.inputs import Tokens
 from agentrl_core.model.lm_head import Gradients, LMHead
 
 if TYPE_CHECKING:

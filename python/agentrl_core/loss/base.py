@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeVar
 
 from agentrl_core.component import Column, Component, option, token
-from agentrl_core.loss.tokens import Tokens
+from agentrl_core.loss.inputs import Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor

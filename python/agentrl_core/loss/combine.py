@@ -11,9 +11,9 @@ from agentrl_core.component import Column, Where, option, token
 from agentrl_core.component.component import named_module
 from agentrl_core.exceptions import RecipeError
 from agentrl_core.loss.base import MADE, REFERENCE, SHARES, UNITS, Denominator, Loss, Unit, WeightedLoss, metric_sums
+from agentrl_core.loss.inputs import Tokens
 from agentrl_core.loss.mask import Mask
 from agentrl_core.loss.surrogate import OPEN
-from agentrl_core.loss.tokens import Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.component import Column, option, token
 from agentrl_core.loss.base import Denominator, WeightedLoss, metric_sums
-from agentrl_core.loss.tokens import Tokens
+from agentrl_core.loss.inputs import Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor

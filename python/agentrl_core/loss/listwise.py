@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from agentrl_core._util.lazy_torch import functional, torch
 from agentrl_core.component import Column, column_name, option, token
 from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Unit, WeightedLoss, metric_sums
-from agentrl_core.loss.tokens import Segments, Tokens
+from agentrl_core.loss.inputs import Segments, Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor

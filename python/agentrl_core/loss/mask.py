@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.component import Column, option, token
 from agentrl_core.loss.base import ADVANTAGES, OverRows, Part, Scope, Unit
+from agentrl_core.loss.inputs import Tokens
 from agentrl_core.loss.surrogate import ClipBounds
-from agentrl_core.loss.tokens import Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.component import Column, option
 from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Denominator, WeightedLoss, metric_sums
+from agentrl_core.loss.inputs import Tokens
 from agentrl_core.loss.mask import Mask
 from agentrl_core.loss.regulariser import KL, EntropyTerm
 from agentrl_core.loss.surrogate import OPEN, Clip, Clipped, ClipRange, ImportanceRatio, Ratio, Surrogate
-from agentrl_core.loss.tokens import Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from agentrl_core._util.lazy_torch import functional, torch
 from agentrl_core.component import Column, option
 from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Unit, WeightedLoss, metric_sums
-from agentrl_core.loss.tokens import LOG_RATIO_LIMIT, Tokens
+from agentrl_core.loss.inputs import LOG_RATIO_LIMIT, Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor

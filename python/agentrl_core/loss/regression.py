@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from agentrl_core.component import Column, option, token
 from agentrl_core.loss.base import ADVANTAGES, REFERENCE, Unit, WeightedLoss, metric_sums
-from agentrl_core.loss.tokens import Tokens
+from agentrl_core.loss.inputs import Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor

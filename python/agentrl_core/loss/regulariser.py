@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 from agentrl_core.component import Column, column_name, option, token
 from agentrl_core.loss.base import Part
+from agentrl_core.loss.inputs import Tokens
 from agentrl_core.loss.mask import Mask
 from agentrl_core.loss.surrogate import OPEN
-from agentrl_core.loss.tokens import Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor

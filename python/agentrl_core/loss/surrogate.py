@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from agentrl_core._util.lazy_torch import torch
 from agentrl_core.component import Column, option, token
 from agentrl_core.loss.base import Part, Unit
-from agentrl_core.loss.tokens import LOG_RATIO_LIMIT, Tokens
+from agentrl_core.loss.inputs import LOG_RATIO_LIMIT, Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ from agentrl_core._util.lazy_torch import functional, torch
 from agentrl_core.component import Column, option, token
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss.base import WeightedLoss, metric_sums
-from agentrl_core.loss.tokens import Tokens
+from agentrl_core.loss.inputs import Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -121,8 +121,8 @@ class Value(WeightedLoss):
             if self.heads == "soft_minimum":
                 if value.dim() == 1:
                     raise InvalidInputError(
-                        f"the answer 'value' has shape {tuple(value.shape)}, but heads='soft_minimum' needs [N, k]; "
-                        "give the model a value head with several outputs"
+                        f"the answer 'value' has shape {tuple(value.shape)}, but heads='soft_minimum' needs several "
+                        "values in each row; give the model a value head with several outputs"
                     )
                 value = soft_minimum(value, self.temperature)
             heads = value[:, None] if value.dim() == 1 else value

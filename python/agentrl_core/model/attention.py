@@ -97,7 +97,8 @@ class Attention(ABC):
         if sinks is not None:
             if softcap is not None:
                 raise UnsupportedError(
-                    f"softcap={softcap} is given together with sinks, which packs cannot compute; use layout='padded'"
+                    f"the model's attention has both softcap={softcap} and sinks, which packs cannot compute; use "
+                    "layout='padded'"
                 )
             return self._with_sinks(query, key, value, scoring)
         return self._attend(query, key, value, scoring).contiguous()

@@ -36,7 +36,7 @@ class PackBuffers:
 
     def __init__(self, max_tokens: int, *, pinned: bool = True) -> None:
         if max_tokens < 0:
-            raise InvalidInputError(f"max_tokens is {max_tokens}; give a number of tokens from 0")
+            raise InvalidInputError(f"max_tokens is {max_tokens}; give a number of tokens of at least 0")
         self._least = max_tokens + 1  # n pieces have n + 1 bounds
         self._pinned = pinned and torch.cuda.is_available()
         self._turn = 0

@@ -15,7 +15,7 @@ from agentrl_core.model.architecture import causal_model_of, causal_types, devic
 from agentrl_core.model.images import IMPOSSIBLE, never_sampled, placeholder_ids, takes_images
 from agentrl_core.model.layouts import PackLayout, layout_of
 from agentrl_core.model.pack import Pack, Streams
-from agentrl_core.model.shown_rows import shown_rows
+from agentrl_core.model.synthetic_image_rows import shown_rows
 from agentrl_core.operators.packing import tree_layout
 
 if TYPE_CHECKING:

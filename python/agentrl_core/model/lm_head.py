@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from agentrl_core.model import cuda
+from agentrl_core.model import cuda_kernels
 from agentrl_core.model.matmul import multiply
 
 # Logits are computed by GEMMs of this many rows, the last one padded, so the log-prob of a row is bit-identical for any
@@ -127,7 +127,7 @@ class LogitOps:
 class KernelLogitOps(LogitOps):
     """Statistics and gradients of a chunk of logits by CUDA kernels, in one buffer; `statistics` keeps the logits."""
 
-    def __init__(self, kernels: cuda.Kernels, softcap: float | None = None) -> None:
+    def __init__(self, kernels: cuda_kernels.Kernels, softcap: float | None = None) -> None:
         super().__init__(softcap)
         self._kernels = kernels
 
@@ -187,7 +187,7 @@ class LMHead:
         self.dtype, self.narrow = self.dtypes(hidden)
         self.hidden, self.weight = hidden, weight.to(self.narrow)
         self.bias = None if bias is None else bias.to(self.dtype)
-        kernels = cuda.kernels("linear_logprob", hidden.device) if self.dtype == torch.float32 else None
+        kernels = cuda_kernels.kernels("linear_logprob", hidden.device) if self.dtype == torch.float32 else None
         self.rows = LogitOps(softcap, hidden.device.type) if kernels is None else KernelLogitOps(kernels, softcap)
         self._tile = _TILE.get(hidden.device.type, _TILE["cpu"])
         row_bytes = weight.shape[0] * self.dtype.itemsize * self.rows.buffers

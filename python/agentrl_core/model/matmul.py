@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from agentrl_core.model.call import forwards_replaced, is_compiled
+from agentrl_core.model.replaced_forward import forwards_replaced, is_compiled
 
 _LEAST = 2**20  # multiplications from which oneDNN saves more than its overhead of 10 microseconds a call
 # Bytes of a product in new memory that are computed at a time, so that they are still in the cache when copied.

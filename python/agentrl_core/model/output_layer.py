@@ -13,12 +13,12 @@ from torch.utils.checkpoint import checkpoint
 
 from agentrl_core.exceptions import UnsupportedError
 from agentrl_core.model.architecture import LogitFormula, head_of, is_plain_linear, unusual_head
-from agentrl_core.model.call import Forward
 from agentrl_core.model.comparisons import Comparison, TeacherRows, comparisons_of, is_compared
 from agentrl_core.model.images import IMPOSSIBLE, never_sampled
 from agentrl_core.model.logit_statistics import ANSWERS_OF_LOGITS
 from agentrl_core.model.matmul import fast_linear
 from agentrl_core.model.ranks import wrapping_of
+from agentrl_core.model.replaced_forward import Forward
 
 LOGITS_AT_ONCE = 2**27  # 512 MiB in fp32; more logits are scored in chunks, which the backward pass recomputes
 VALUES = ("value", "value_logits")

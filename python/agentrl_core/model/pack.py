@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from agentrl_core.model.attention import Attention, SequenceAttention, TreeAttention
+from agentrl_core.model.compressed_arrays import ShortArray
 from agentrl_core.model.layouts import PackLayout
-from agentrl_core.model.short_arrays import ShortArray
 
 if TYPE_CHECKING:
     from agentrl_core._core import PlannedPack
@@ -42,8 +42,8 @@ class Streams(dict[str, Tensor]):
             return self[name]
         except KeyError:
             raise AttributeError(
-                f"the pack has no stream {name!r} (it has: {', '.join(self) or 'none'}); run a pack of a loss that "
-                "reads it"
+                f"the pack has no stream {name!r} (it has: {', '.join(self) or 'none'}); take a pack from an update "
+                "whose loss reads it"
             ) from None
 
 
@@ -353,7 +353,7 @@ class Pack:
             UnsupportedError: as for `run`.
             InvalidInputError: the pack has tokens outside of the model's vocabulary.
         """
-        from agentrl_core.model.run import hidden_states
+        from agentrl_core.model.pack_forward import hidden_states
 
         return hidden_states(self, model)
 
@@ -391,7 +391,7 @@ class Pack:
                 the model cannot compute an output.
             InvalidInputError: the pack has tokens outside of the model's vocabulary.
         """
-        from agentrl_core.model.run import scores
+        from agentrl_core.model.pack_forward import scores
 
         return PackOutput(**scores(self, model, self.outputs if outputs is None else outputs, teacher))
 

@@ -206,8 +206,9 @@ def check_images(pack: Any, inner: nn.Module) -> None:
     if bool(trained.any()):
         place = int(trained.nonzero()[0])
         raise InvalidInputError(
-            f"the pack trains token {int(pack.target[place])}, an image placeholder, which has probability 0 (action "
-            f"token {int(pack.token[place])}); sample with an engine that excludes it, or mark it as not trainable"
+            f"the pack trains action token {int(pack.token[place])} of the batch, whose id {int(pack.target[place])} "
+            "is an image placeholder, which has probability 0; sample with an engine that excludes it, or mark it as "
+            "not trainable"
         )
     if not shows and bool((pack.input_ids == image_token(inner)).any()):
         raise InvalidInputError(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.data.codes import ROUTED_EXPERTS
+from agentrl_core.data.table_codes import ROUTED_EXPERTS
 from agentrl_core.exceptions import InvalidInputError
 
 if TYPE_CHECKING:

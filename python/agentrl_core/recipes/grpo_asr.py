@@ -39,7 +39,7 @@ from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw
 from agentrl_core.loss import KL, Policy
-from agentrl_core.operators.edits import edit_distances
+from agentrl_core.operators.edit_distance import edit_distances
 
 if TYPE_CHECKING:
     from agentrl_core import Batch

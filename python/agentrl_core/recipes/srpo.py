@@ -43,7 +43,7 @@ from agentrl_core import Recipe
 from agentrl_core.advantage import GroupRelative
 from agentrl_core.component import BatchComponent, Column, Rows, draw, option
 from agentrl_core.loss import Clip, Policy
-from agentrl_core.operators.distance import success_distance
+from agentrl_core.operators.success_distance import success_distance
 from agentrl_core.select import Band
 from agentrl_core.weight import GroupFilter
 

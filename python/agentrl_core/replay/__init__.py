@@ -1,6 +1,6 @@
 """Phase replay: stored trajectories that are drawn again."""
 
-from agentrl_core.data.draws import Draws
+from agentrl_core.data.replayed_draws import Draws
 from agentrl_core.replay.base import Replay
 from agentrl_core.replay.inject import GroupFailed, Inject
 from agentrl_core.replay.memory import Memory

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.component.state import State
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.draws import Draws
+from agentrl_core.data.replayed_draws import Draws
 from agentrl_core.data.store import Store
 from agentrl_core.replay.base import Replay
 

@@ -10,7 +10,7 @@ from agentrl_core.component.state import State, Stateful
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
-    from agentrl_core.data.draws import Draws
+    from agentrl_core.data.replayed_draws import Draws
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from agentrl_core import _core
 from agentrl_core.component import column_name, option
 from agentrl_core.component.component import Component
 from agentrl_core.component.state import IterationRecord, State
-from agentrl_core.data.draws import Draws, OldLogprob, Source
+from agentrl_core.data.replayed_draws import Draws, OldLogprob, Source
 from agentrl_core.replay.base import Replay
 from agentrl_core.replay.memory import Memory
 from agentrl_core.replay.memory_rows import policy_versions, task_hashes

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.component import Where, column_name, option
 from agentrl_core.component.state import IterationRecord, State, Stateful
-from agentrl_core.data.codes import CODES
+from agentrl_core.data.table_codes import CODES
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.operators import keys
 from agentrl_core.operators.row_selection import top_rows

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from agentrl_core.component import option
 from agentrl_core.component.state import IterationRecord, State
-from agentrl_core.data.codes import CODES
-from agentrl_core.data.draws import Draws, OldLogprob, Source
+from agentrl_core.data.replayed_draws import Draws, OldLogprob, Source
+from agentrl_core.data.table_codes import CODES
 from agentrl_core.replay.base import Replay
 from agentrl_core.replay.inject import newest_version
 from agentrl_core.replay.memory import Memory

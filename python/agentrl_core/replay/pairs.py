@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from agentrl_core import _core
 from agentrl_core.component import Column, column_name, option
 from agentrl_core.component.state import IterationRecord, State
-from agentrl_core.data.draws import Draws, OldLogprob
+from agentrl_core.data.replayed_draws import Draws, OldLogprob
 from agentrl_core.operators import columns, keys
 from agentrl_core.replay.base import Replay
 

@@ -4,6 +4,7 @@ A program is a class with one asynchronous method: `Rollout.branch` drives one t
 trajectories of one task, `Rollout.cohort` the groups that were selected together.
 """
 
+from agentrl_core.rollout.async_tasks import gather_or_cancel
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.prefix import Prefix
@@ -11,7 +12,7 @@ from agentrl_core.rollout.program import BudgetedRollout, Cohort, Independent, R
 from agentrl_core.rollout.programs.deferred_tasks import deferred_tasks
 from agentrl_core.rollout.programs.early_stop import EarlyStop
 from agentrl_core.rollout.programs.entropy_branching import EntropyBranching
-from agentrl_core.rollout.programs.guidance import (
+from agentrl_core.rollout.programs.hints import (
     ExampleHint,
     Hint,
     HintSource,
@@ -38,7 +39,6 @@ from agentrl_core.rollout.programs.stored_search import StoredSearches
 from agentrl_core.rollout.programs.text_memory import TextMemory, read_notes
 from agentrl_core.rollout.programs.world_model import WorldModelEnvironment
 from agentrl_core.rollout.search_tree import SearchTree
-from agentrl_core.rollout.tasks import gather_or_cancel
 from agentrl_core.rollout.token_path import Position
 from agentrl_core.rollout.turn import Turn
 

@@ -13,20 +13,20 @@ from weakref import ReferenceType, ref
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.data.codes import StepFlag
 from agentrl_core.data.forest import Origin, Role
+from agentrl_core.data.table_codes import StepFlag
 from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Content, Message, StepResult, as_messages
-from agentrl_core.env.episode import EpisodeError, JointStep, StepRecord
-from agentrl_core.env.runtime.validation import checked_content
+from agentrl_core.env.runtime.result_checks import checked_content
+from agentrl_core.env.step_record import EpisodeError, JointStep, StepRecord
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout import branch_edits
+from agentrl_core.rollout.async_tasks import unawaited
 from agentrl_core.rollout.branch_record import PRECISION, BranchRecord
 from agentrl_core.rollout.conversations import BranchConversations
 from agentrl_core.rollout.multi_agent import AgentView, join_episode
 from agentrl_core.rollout.prefix import Action, Prefix, submit_prefix
 from agentrl_core.rollout.runtime import RunningEpisode, Runtime
-from agentrl_core.rollout.tasks import unawaited
 from agentrl_core.rollout.token_path import Position, TokenPath
 from agentrl_core.rollout.turn import Turn, dereference, uniform
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from agentrl_core.env.base import Content
 from agentrl_core.env.image import images_in
-from agentrl_core.env.runtime.validation import checked_content
+from agentrl_core.env.runtime.result_checks import checked_content
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.rollout.multi_agent import AgentView, SharedEpisode
 from agentrl_core.rollout.runtime import RunningEpisode

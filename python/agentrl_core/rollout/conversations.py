@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from agentrl_core._util.stable_hash import stable_hash
 from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Content, Context, StepResult
-from agentrl_core.env.episode import StepRecord
 from agentrl_core.env.image import images_in
+from agentrl_core.env.step_record import StepRecord
 from agentrl_core.exceptions import DataError
+from agentrl_core.rollout.async_tasks import gather_or_cancel
 from agentrl_core.rollout.runtime import Runtime
-from agentrl_core.rollout.tasks import gather_or_cancel
 from agentrl_core.rollout.token_path import TokenPath
 
 GenerateMore = Callable[[TokenPath, Sampling, int | None], Coroutine[Any, Any, Segment | None]]

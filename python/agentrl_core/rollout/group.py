@@ -17,14 +17,14 @@ from agentrl_core.data.forest import Operation, Origin, Role
 from agentrl_core.engine.base import Sampling, Segment
 from agentrl_core.env.base import Message, Task
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.rollout.async_tasks import cancel, gather_or_cancel
 from agentrl_core.rollout.branch import Branch, Prompt
-from agentrl_core.rollout.library import Library
 from agentrl_core.rollout.multi_agent import join_episode
 from agentrl_core.rollout.prefix import Prefix
 from agentrl_core.rollout.programs.deferred_tasks import as_reason
 from agentrl_core.rollout.runtime import Runtime
 from agentrl_core.rollout.search_tree import GroupTree
-from agentrl_core.rollout.tasks import cancel, gather_or_cancel
+from agentrl_core.rollout.solved_trajectories import Library
 from agentrl_core.rollout.token_path import Position, TokenPath
 from agentrl_core.rollout.turn import Turn, uniform
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agentrl_core.env.base import Content, Context, as_messages
-from agentrl_core.env.episode import EpisodeError, JointStep, StepRecord, agent_state_key
+from agentrl_core.env.step_record import EpisodeError, JointStep, StepRecord, agent_state_key
 from agentrl_core.exceptions import InternalError, InvalidInputError
+from agentrl_core.rollout.async_tasks import unawaited
 from agentrl_core.rollout.branch_record import JOINT_MOVE
 from agentrl_core.rollout.runtime import RunningEpisode
-from agentrl_core.rollout.tasks import unawaited
 
 if TYPE_CHECKING:
     from agentrl_core.rollout.turn import Turn

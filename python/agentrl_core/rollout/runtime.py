@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agentrl_core.data.forest import Forest
 from agentrl_core.engine.base import Request, Sampling, Segment
 from agentrl_core.env.base import Content, Context, Task
-from agentrl_core.env.episode import StepRecord
-from agentrl_core.rollout.library import Library
+from agentrl_core.env.step_record import StepRecord
 from agentrl_core.rollout.progress import Progress
+from agentrl_core.rollout.solved_trajectories import Library
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from agentrl_core._util.json_text import is_unicode
-from agentrl_core.data.codes import ROUTED_EXPERTS, StepFlag
 from agentrl_core.data.forest import Forest, Kind
+from agentrl_core.data.table_codes import ROUTED_EXPERTS, StepFlag
 from agentrl_core.engine.base import Request, Sampling, Segment
 from agentrl_core.env.base import Action, Content, as_messages
-from agentrl_core.env.episode import StepRecord
 from agentrl_core.env.image import Image, images_in
+from agentrl_core.env.step_record import StepRecord
 from agentrl_core.exceptions import DataError, InvalidInputError
 from agentrl_core.operators import columns
 

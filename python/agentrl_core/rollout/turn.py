@@ -10,7 +10,7 @@ from weakref import ReferenceType
 import numpy as np
 
 from agentrl_core import _core
-from agentrl_core.data.codes import StepFlag
+from agentrl_core.data.table_codes import StepFlag
 from agentrl_core.engine.base import Segment
 from agentrl_core.env.base import Content
 from agentrl_core.exceptions import InvalidInputError

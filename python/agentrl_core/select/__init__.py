@@ -2,7 +2,6 @@
 
 from agentrl_core.select.admission import AcceptAll, Admission, DynamicSampling
 from agentrl_core.select.allocator import Allocator, GreedyAllocator
-from agentrl_core.select.band import Band
 from agentrl_core.select.composed import ComposedSelector
 from agentrl_core.select.curriculum import Curriculum, Quota
 from agentrl_core.select.pool import Pool
@@ -11,6 +10,7 @@ from agentrl_core.select.prompt_bandit import PromptBandit
 from agentrl_core.select.retry_queue import RetryQueue
 from agentrl_core.select.sampler import ProportionalSampler, Sampler, TopSampler
 from agentrl_core.select.selector import Selection, SelectionRequest, Selector, Uniform
+from agentrl_core.select.success_band import Band
 from agentrl_core.select.success_trackers import Beta, RecentVisits
 from agentrl_core.select.survey import Survey
 from agentrl_core.select.task_outcomes import TaskOutcomes

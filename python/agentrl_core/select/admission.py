@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from agentrl_core.component import Column, Component, column_name, draw, option
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.select.band import Band
+from agentrl_core.select.success_band import Band
 
 Rejected = Literal["replace", "regenerate", "extend"]
 """Replacement of a rejected group: another task, the same task again, or the same group with more members."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core import _core
-from agentrl_core.data.codes import CODES
+from agentrl_core.data.table_codes import CODES
 
 if TYPE_CHECKING:
     from agentrl_core.component.state import IterationRecord

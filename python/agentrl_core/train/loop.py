@@ -25,7 +25,7 @@ from agentrl_core import env
 from agentrl_core._util.files import new_file, new_folder, remove_unfinished, rename_whole
 from agentrl_core.collect import Collector
 from agentrl_core.collect import Progress as Rollouts
-from agentrl_core.collect.evaluation import Evaluation
+from agentrl_core.collect.evaluation_result import Evaluation
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.store import Store
 from agentrl_core.env.base import Environment
@@ -36,7 +36,7 @@ from agentrl_core.model.routers import routers_of
 from agentrl_core.model.teacher import check_tokenizers
 from agentrl_core.recipe import Recipe
 from agentrl_core.stats.intervals import bootstrap
-from agentrl_core.train.demonstrations import imitate
+from agentrl_core.train.calculator_demonstrations import imitate
 from agentrl_core.train.models import Models, check_runs, other_stages
 from agentrl_core.train.options import TrainOptions
 from agentrl_core.train.run_files import begin, drop_checkpoints, load_checkpoint, save_checkpoint, save_folder

@@ -25,7 +25,7 @@ from agentrl_core.schedule import RepeatStage
 from agentrl_core.schedule.hook import BEGIN
 from agentrl_core.select import Pool, PredictedSuccess, SelectionRequest
 from agentrl_core.train.torchrun import from_first_rank
-from agentrl_core.update.updates import Updates
+from agentrl_core.update.minibatches import Updates
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -16,7 +16,14 @@ import torch
 from agentrl_core.engine.chat import Chat
 from agentrl_core.env.base import Environment
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.train.demonstrations import CORRECT, TASKS, TRACES_A_STEP, TraceWriter, expression_of, imitation_step
+from agentrl_core.train.calculator_demonstrations import (
+    CORRECT,
+    TASKS,
+    TRACES_A_STEP,
+    TraceWriter,
+    expression_of,
+    imitation_step,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from agentrl_core.data.codes import CODES
 from agentrl_core.data.sampling_record import nodes_of_tokens, sampling_of_nodes
+from agentrl_core.data.table_codes import CODES
 from agentrl_core.exceptions import AgentRLWarning, InvalidInputError
 
 if TYPE_CHECKING:

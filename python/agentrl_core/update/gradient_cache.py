@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.loss.linear import FusedOutput
-from agentrl_core.loss.tokens import Tokens
+from agentrl_core.loss.chunked_logits import FusedOutput
+from agentrl_core.loss.inputs import Tokens
 from agentrl_core.model.collectives import counts_of_rows, gathered_rows
 from agentrl_core.model.pack import Pack, PackOutput
 from agentrl_core.model.ranks import Group

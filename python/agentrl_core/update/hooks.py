@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
     from agentrl_core.loss import Loss, Train
     from agentrl_core.model.ranks import Group
-    from agentrl_core.update.update import Update
+    from agentrl_core.update.optimizer_step import Update
 
 STEPS = "actions"
 """Key in the states of a run: the number of optimizer steps."""

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.codes import CODES
-from agentrl_core.data.draws import OldLogprob
+from agentrl_core.data.replayed_draws import OldLogprob
+from agentrl_core.data.table_codes import CODES
 from agentrl_core.exceptions import InvalidInputError
 
 _BEHAVIOUR, _RECOMPUTED, _NONE = map(CODES["old_logprob"].index, ("behaviour", "recomputed", "none"))

@@ -14,7 +14,7 @@ from agentrl_core.data.sampling_record import tokens_with_images
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.loss.base import SHARES
 from agentrl_core.loss.combine import Sum
-from agentrl_core.loss.tokens import SOURCE
+from agentrl_core.loss.inputs import SOURCE
 from agentrl_core.update.old_logprobs import old_logprobs
 from agentrl_core.update.pairs import pairs_of
 

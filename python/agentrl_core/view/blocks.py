@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from agentrl_core.data.codes import UNTRAINED
+from agentrl_core.data.table_codes import UNTRAINED
 from agentrl_core.integrations.polars.tables import Tables
 
 _TOKENS_OF_A_BLOCK = 32_768

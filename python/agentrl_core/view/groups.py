@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from agentrl_core.data.codes import StepFlag
+from agentrl_core.data.table_codes import StepFlag
 from agentrl_core.integrations.polars.tables import Tables
 from agentrl_core.view.blocks import Chosen
 

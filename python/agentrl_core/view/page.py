@@ -18,19 +18,19 @@ import polars as pl
 
 from agentrl_core import _core
 from agentrl_core._util.files import new_file
-from agentrl_core.data.codes import CODES, UNTRAINED, StepFlag
 from agentrl_core.data.store import Store
+from agentrl_core.data.table_codes import CODES, UNTRAINED, StepFlag
 from agentrl_core.exceptions import InvalidInputError, StoreError
 from agentrl_core.integrations.polars import scan
-from agentrl_core.integrations.polars._names import OPERATIONS
+from agentrl_core.integrations.polars._code_names import OPERATIONS
 from agentrl_core.integrations.polars.vocabulary import Vocabulary, used
 from agentrl_core.view.blocks import Chosen, blocks, packed, plain
-from agentrl_core.view.credit import recipes_of
 from agentrl_core.view.groups import of_groups
 from agentrl_core.view.health import signs
 from agentrl_core.view.images import PageImages
+from agentrl_core.view.iteration_recipes import recipes_of
 from agentrl_core.view.iteration_statistics import statistics
-from agentrl_core.view.modules import joined
+from agentrl_core.view.javascript_bundle import joined
 
 _ALL = (0, 2**62)
 BYTES_OF_A_TOKEN = 10

@@ -9,7 +9,7 @@ import numpy as np
 
 from agentrl_core.component import BatchComponent, Column, Rows, column_name, draw, option
 from agentrl_core.operators import filters
-from agentrl_core.select.band import Band
+from agentrl_core.select.success_band import Band
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch

@@ -110,8 +110,8 @@ def test_a_game_of_alfworld_is_played(tmp_path):
         (lambda folder: folder, "has no game"),
         (lambda folder: _written(folder / "a.txt"), "is neither a game"),
         (lambda folder: _written(folder / "a.z8"), r"has no a\.json beside it"),
-        (lambda folder: {"test": folder}, "give a path, or a table with a path for train"),
-        (lambda _: {}, "give a path, or a table with a path for train"),
+        (lambda folder: {"test": folder}, "give a path, or a dict with a path for 'train' and"),
+        (lambda _: {}, "give a path, or a dict with a path for 'train' and"),
     ],
 )
 def test_files_that_are_not_games_are_refused(make, message, tmp_path):

@@ -117,7 +117,9 @@ def test_roles_that_leave_no_text_are_ambiguous():
 def test_a_dump_that_cannot_be_verified_is_refused():
     tokenizer = gallery_tokenizer("qwen2_5")
     row, _ = dumped(tokenizer, [QUESTION], "It is cold.")
-    with pytest.raises(UnsupportedError, match=r"chat 0: prompt is .*, but no chat of one question renders to it"):
+    with pytest.raises(
+        UnsupportedError, match=r"chat 0: prompt is .*, but no chat with one user message renders to it"
+    ):
         from_chats(read([row]), gallery_tokenizer("gemma3"))
     several, _ = dumped(tokenizer, [QUESTION, {"role": "assistant", "content": "Cold."}, QUESTION], "It is cold.")
     with pytest.raises(UnsupportedError, match=r"chat 0: prompt is .*, but several chats render to it"):
@@ -126,7 +128,7 @@ def test_a_dump_that_cannot_be_verified_is_refused():
         from_chats(read([{**row, "output": "I look.\nuser\n4 degrees\nassistant\nCold."}]), tokenizer)
     with pytest.raises(InvalidInputError, match="the completion is empty"):
         from_chats(read([{**row, "output": ""}]), tokenizer)
-    with pytest.raises(InvalidInputError, match="record 0 has no texts 'input' and 'output'"):
+    with pytest.raises(InvalidInputError, match="record 0 lacks a text 'input' or 'output'"):
         list(read([{**row, "output": None}]))
     with pytest.raises(InvalidInputError, match="give tokenizer="):
         from_chats(read([row]))

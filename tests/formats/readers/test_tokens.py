@@ -202,7 +202,7 @@ def test_the_trained_tokens_are_those_of_the_mask(pairs):
         (
             {"input_ids": IDS, "labels": LABELS, "logprobs": [-1.0, float("nan")]},
             InvalidInputError,
-            r"the log-prob of trained token 1 \(from 0\) is nan; give a finite number",
+            r"the log-prob of trained token 1 \(counted from 0\) is nan; give a finite number",
         ),
         ({"prompt_ids": [5], "completion_ids": []}, InvalidInputError, "1 prompt tokens and 0 completion tokens"),
         ({"prompt_ids": [], "completion_ids": [5]}, InvalidInputError, "0 prompt tokens and 1 completion tokens"),

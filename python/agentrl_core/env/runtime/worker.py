@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentrl_core.env.base import Environment, StepResult, Task
-from agentrl_core.env.episode import JointStep
+from agentrl_core.env.step_record import JointStep
 from agentrl_core.exceptions import DataError, InvalidInputError
 
 
@@ -70,9 +70,14 @@ def _begun(environment: Environment, episode: Any) -> tuple[Any, RawStart]:
     joint = hasattr(episode, "observations")
     for name in ("observations", "turn_of", "step", "state_key") if joint else ("observation", "step", "state_key"):
         if not hasattr(episode, name):
+            wanted = (
+                "a MultiEpisode: an object with observations, turn_of(), step(actions)"
+                if joint
+                else "an Episode: an object with observation, step(action)"
+            )
             raise DataError(
                 f"environment {type(environment).__name__}: reset gave {episode!r:.60} (a {type(episode).__name__}), "
-                f"which has no {name!r}; return an Episode: an object with observation, step(action) and state_key()"
+                f"which has no {name!r}; return {wanted} and state_key()"
             )
     observation = JointStep(dict(episode.observations), tuple(episode.turn_of())) if joint else episode.observation
     tools, contexts = getattr(episode, "tools", None), getattr(episode, "contexts", ())

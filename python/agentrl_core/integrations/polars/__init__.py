@@ -38,9 +38,9 @@ from agentrl_core.advantage import group_relative
 from agentrl_core.data.batch import Batch
 from agentrl_core.data.forest import Forest
 from agentrl_core.data.store import Store
-from agentrl_core.integrations.polars import _stored, _texts, _token_frames
-from agentrl_core.integrations.polars._names import named
-from agentrl_core.integrations.polars._wanted import WantedColumns, lazily
+from agentrl_core.integrations.polars import _stored_table, _texts, _token_frames
+from agentrl_core.integrations.polars._code_names import named
+from agentrl_core.integrations.polars._lazy_columns import WantedColumns, lazily
 from agentrl_core.integrations.polars.tables import Tables
 from agentrl_core.integrations.polars.vocabulary import Vocabulary
 
@@ -81,7 +81,8 @@ def scan(source: Source) -> Tables:
     store = source.snapshot() if isinstance(source, Store) else Store.open(source, read_only=True)
     empty = Batch.concat([])
     stored = {
-        field.name: named(_stored.frame(store, field.name, _of_batch(empty, field.name))) for field in fields(Tables)
+        field.name: named(_stored_table.frame(store, field.name, _of_batch(empty, field.name)))
+        for field in fields(Tables)
     }
     return Tables(**{**stored, "metrics": _measured(stored["metrics"])})
 
@@ -108,9 +109,9 @@ def example() -> Batch:
 
 def _of_batch(batch: Batch, name: str) -> pl.LazyFrame:
     if name == "metrics":
-        return pl.LazyFrame(schema=_stored.METRICS)
+        return pl.LazyFrame(schema=_stored_table.METRICS)
     table = getattr(batch, name)
-    return pl.LazyFrame(schema=_stored.KEYS[name]) if table is None else pl.DataFrame(table).lazy()
+    return pl.LazyFrame(schema=_stored_table.KEYS[name]) if table is None else pl.DataFrame(table).lazy()
 
 
 def _measured(metrics: pl.LazyFrame) -> pl.LazyFrame:

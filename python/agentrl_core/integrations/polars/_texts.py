@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 
 from agentrl_core.exceptions import InvalidInputError
+from agentrl_core.integrations.polars._lazy_columns import WantedColumns
 from agentrl_core.integrations.polars._token_frames import path_nodes
-from agentrl_core.integrations.polars._wanted import WantedColumns
 from agentrl_core.integrations.polars.tables import Tables
 from agentrl_core.integrations.polars.vocabulary import Vocabulary
 

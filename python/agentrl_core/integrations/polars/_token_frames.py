@@ -12,11 +12,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from agentrl_core.data.codes import UNTRAINED
+from agentrl_core.data.table_codes import UNTRAINED
 from agentrl_core.exceptions import InvalidInputError, NotFoundError
-from agentrl_core.integrations.polars._names import to_enum
-from agentrl_core.integrations.polars._paths import Indices, NodeColumns, PathNodes, find, ranges, walk
-from agentrl_core.integrations.polars._wanted import WantedColumns
+from agentrl_core.integrations.polars._code_names import to_enum
+from agentrl_core.integrations.polars._lazy_columns import WantedColumns
+from agentrl_core.integrations.polars._token_paths import Indices, NodeColumns, PathNodes, find, ranges, walk
 
 if TYPE_CHECKING:
     from agentrl_core.integrations.polars.tables import Tables

@@ -12,14 +12,14 @@ from agentrl_core._util.lazy import lazy
 if TYPE_CHECKING:
     from agentrl_core.integrations.trajectories.atif import from_atif, to_atif
     from agentrl_core.integrations.trajectories.chats import from_chats, to_chats
-    from agentrl_core.integrations.trajectories.readers.formats import read
+    from agentrl_core.integrations.trajectories.readers.detect_format import read
     from agentrl_core.integrations.trajectories.verifiers import from_verifiers, to_verifiers
 
 _HOME = {
     "from_atif": "atif",
     "from_chats": "chats",
     "from_verifiers": "verifiers",
-    "read": "readers.formats",
+    "read": "readers.detect_format",
     "to_atif": "atif",
     "to_chats": "chats",
     "to_verifiers": "verifiers",

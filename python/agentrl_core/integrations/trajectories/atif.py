@@ -12,10 +12,19 @@ from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.chat_messages import is_trained
 from agentrl_core.engine.chat_template import ChatTemplate
 from agentrl_core.env.image import images_in
-from agentrl_core.env.image_parts import with_images
+from agentrl_core.env.message_images import with_images
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories.atif_steps import is_sampled, messages_of, steps_in, steps_of
-from agentrl_core.integrations.trajectories.episodes import (
+from agentrl_core.integrations.trajectories.original_record import (
+    ATIF,
+    CHATS,
+    as_given,
+    carried,
+    changed,
+    names_of,
+    object_of,
+)
+from agentrl_core.integrations.trajectories.trajectory_record import (
     TrajectoryRecord,
     TrajectoryTurn,
     batch_of,
@@ -25,15 +34,6 @@ from agentrl_core.integrations.trajectories.episodes import (
     named,
     template_of,
     turns_of,
-)
-from agentrl_core.integrations.trajectories.imported import (
-    ATIF,
-    CHATS,
-    as_given,
-    carried,
-    changed,
-    names_of,
-    object_of,
 )
 
 if TYPE_CHECKING:
@@ -98,7 +98,9 @@ def _episode(
         raise InvalidInputError(f"{where} is {record!r:.60}; give an object in ATIF")
     version = trajectory.get("schema_version")
     if not str(version).startswith("ATIF-v1."):
-        raise InvalidInputError(f"{where}: schema_version is {version!r:.40}; give a trajectory in ATIF-v1")
+        raise InvalidInputError(
+            f"{where}: schema_version is {version!r:.40}; give a trajectory in ATIF-v1.x, such as {_VERSION!r}"
+        )
     if trajectory.get("subagent_trajectories"):
         raise UnsupportedError(
             f"{where} has subagent_trajectories; give each of them as a trajectory of its own, without this field"

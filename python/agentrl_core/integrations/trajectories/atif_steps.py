@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl_core.engine.chat_messages import IMAGE, REASONING, joined, plain_message
-from agentrl_core.env.image_parts import is_image_part
+from agentrl_core.env.message_images import is_image_part
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 
 Step = Mapping[str, Any]
@@ -215,5 +215,6 @@ def _text(content: Any, place: str, *, first: int = 0) -> str:
     for number, part in enumerate(parts, first):
         if not (isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)):
             name = f"{place}[{number}]" if isinstance(content, list) else place
-            raise UnsupportedError(f"{name} is {part!r:.60}; give a text, or a list of parts of type 'text'")
+            valid = "a part" if isinstance(content, list) else "a text, or a list of parts"
+            raise UnsupportedError(f"{name} is {part!r:.60}; give {valid} of type 'text', with its text in 'text'")
     return joined(parts)

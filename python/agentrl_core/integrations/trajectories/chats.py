@@ -14,7 +14,10 @@ from agentrl_core.engine.chat_renderer import checked_options
 from agentrl_core.engine.chat_template import ChatTemplate
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.integrations.trajectories.decoded_texts import decoded_turn, is_decoded
-from agentrl_core.integrations.trajectories.episodes import (
+from agentrl_core.integrations.trajectories.original_record import ATIF, CHATS, as_given, carried, changed, names_of
+from agentrl_core.integrations.trajectories.readers.messages import odd_message
+from agentrl_core.integrations.trajectories.recorded_tokens import AFTER, TOKEN_KEYS, recorded_turns
+from agentrl_core.integrations.trajectories.trajectory_record import (
     TrajectoryRecord,
     TrajectoryTurn,
     batch_of,
@@ -26,9 +29,6 @@ from agentrl_core.integrations.trajectories.episodes import (
     tokenizer_of,
     turns_of,
 )
-from agentrl_core.integrations.trajectories.imported import ATIF, CHATS, as_given, carried, changed, names_of
-from agentrl_core.integrations.trajectories.readers.messages import odd_message
-from agentrl_core.integrations.trajectories.recorded_tokens import AFTER, TOKEN_KEYS, recorded_turns
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, ProcessorMixin
@@ -100,7 +100,9 @@ def from_chats(
         if not isinstance(record, Mapping):
             raise InvalidInputError(f"chat {place} is {record!r:.60}; give an object with a list of messages")
         if not isinstance(messages, list) or not all(isinstance(each, Mapping) and "role" in each for each in messages):
-            raise InvalidInputError(f"chat {place}: {odd_message(messages, 'messages')}; give objects with a role")
+            raise InvalidInputError(
+                f"chat {place}: {odd_message(messages, 'messages')}; give a list of objects with a role"
+            )
         with named(f"chat {place}"):
             options = {**shared, **checked_options(chat.get("chat_template_kwargs"))}
         images = has_images(messages)

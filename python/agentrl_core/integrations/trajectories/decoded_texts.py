@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl_core.engine.chat_renderer import ANSWER, QUESTION
 from agentrl_core.engine.chat_template import ChatTemplate
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.integrations.trajectories.episodes import TrajectoryTurn
+from agentrl_core.integrations.trajectories.trajectory_record import TrajectoryTurn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -47,11 +47,11 @@ def decoded_turn(
         if plain(rendered) == prompt
     }
     if len(fitting) != 1:
-        how = "several chats render to it" if fitting else "no chat of one question renders to it"
+        how = "several chats render to it" if fitting else "no chat with one user message renders to it"
         tokenizer_remedy = "" if fitting else "the tokenizer that made the prompt, or "
         raise UnsupportedError(
-            f"{where}: prompt is {prompt!r:.60}, but {how} without special tokens; give {tokenizer_remedy}a record "
-            "with token ids"
+            f"{where}: prompt is {prompt!r:.60}, but {how} once special tokens are removed; give {tokenizer_remedy}a "
+            "record with token ids"
         )
     marker = _between(template, plain)
     if marker.strip() and marker in completion:

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentrl_core._util.wrong_values import first_wrong, is_number, shown
-from agentrl_core.data.codes import ROUTED_EXPERTS
+from agentrl_core.data.table_codes import ROUTED_EXPERTS
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.integrations.trajectories.episodes import TrajectoryTurn
+from agentrl_core.integrations.trajectories.trajectory_record import TrajectoryTurn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -201,8 +201,8 @@ def _runs(
         if values is not None and not np.isfinite(values).all():
             odd = int(np.flatnonzero(~np.isfinite(values))[0])
             raise InvalidInputError(
-                f"{where}: the log-prob of trained token {int(trained[:begin].sum()) + odd} (from 0) is {values[odd]}; "
-                "give a finite number, or leave logprobs out"
+                f"{where}: the log-prob of trained token {int(trained[:begin].sum()) + odd} (counted from 0) is "
+                f"{values[odd]}; give a finite number, or leave logprobs out"
             )
         turns.append(TrajectoryTurn(ids[:begin], ids[begin:end], values))
     return turns
@@ -210,7 +210,7 @@ def _runs(
 
 def _text(prompt: str, completion: str, tokenizer: Any, where: str) -> TrajectoryTurn:
     if tokenizer is None:
-        raise InvalidInputError(f"{where} has texts and no token ids; give tokenizer=")
+        raise InvalidInputError(f"{where} has texts and no token ids; give tokenizer=, which converts them to ids")
     end = tokenizer.eos_token_id
     context = list(tokenizer(prompt)["input_ids"])
     if context and context[-1] == end and not prompt.endswith(tokenizer.eos_token):
@@ -292,8 +292,8 @@ def _experts(values: Any, tokens: int, where: str) -> NDArray[np.uint8] | NDArra
     experts = _array(values, f"{where}: {ROUTED_EXPERTS}", nested=True)
     if experts.ndim not in (2, 3) or not tokens - 1 <= len(experts) <= tokens or not experts[:1].size:
         raise InvalidInputError(
-            f"{where}: {ROUTED_EXPERTS} has shape {experts.shape} for {tokens} tokens; give [tokens, layers, k], where "
-            "only the last token can be left out"
+            f"{where}: {ROUTED_EXPERTS} has shape {experts.shape} for {tokens} tokens; give the shape "
+            "[tokens, layers, experts per token], where only the last token can be left out"
         )
     if experts.dtype.kind not in "iu" or experts.min() < 0 or experts.max() > np.iinfo(np.uint16).max:
         raise InvalidInputError(

@@ -10,9 +10,17 @@ import numpy as np
 
 from agentrl_core.data.batch import Batch
 from agentrl_core.env.image import Image, images_in
-from agentrl_core.env.image_parts import with_images
+from agentrl_core.env.message_images import with_images
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
-from agentrl_core.integrations.trajectories.episodes import (
+from agentrl_core.integrations.trajectories.original_record import (
+    CARRIED,
+    VERIFIERS,
+    as_given,
+    carried,
+    names_of,
+    object_of,
+)
+from agentrl_core.integrations.trajectories.trajectory_record import (
     TrajectoryRecord,
     TrajectoryTurn,
     as_number,
@@ -22,7 +30,6 @@ from agentrl_core.integrations.trajectories.episodes import (
     linear,
     named,
 )
-from agentrl_core.integrations.trajectories.imported import CARRIED, VERIFIERS, as_given, carried, names_of, object_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -53,12 +53,14 @@ class Rollouts:
         rows = Sequences.of(batch)
         sizes = np.unique(np.asarray(rows.groups), return_counts=True)[1]
         if len(rows.groups) != batch.num_draws or len(rows.groups) != len(prompts) or (sizes != size).any():
-            rewritten = len(rows.groups) != batch.num_draws
-            remedy = "does not rewrite contexts" if rewritten else "admits every group"
+            if len(rows.groups) != batch.num_draws:
+                raise InvalidInputError(
+                    f"the batch has {len(rows.groups)} contexts for {batch.num_draws} draws, but TRL needs one context "
+                    "for each draw; use a recipe that does not rewrite contexts"
+                )
             raise InvalidInputError(
-                f"the batch has {batch.num_draws} draws in {len(sizes)} groups with {len(rows.groups)} contexts, but "
-                f"TRL needs {len(prompts) // size} groups of {size} draws with one context each; use a recipe that "
-                f"{remedy}"
+                f"the batch has {batch.num_draws} draws in {len(sizes)} groups, but TRL needs {len(prompts) // size} "
+                f"groups of {size} draws each; use a recipe that admits every group"
             )
         if rows.logprobs is None:
             raise InvalidInputError(

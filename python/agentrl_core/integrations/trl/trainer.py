@@ -104,8 +104,8 @@ class RecipeTrainer(GRPOTrainer):
         """Return the generated rows of all processes."""
         if self._scored is None:
             raise RecipeError(
-                "advantages were requested before the rewards were computed; use a version of TRL that calls "
-                "_calculate_rewards first"
+                "advantages were requested before the rewards were computed, as in versions of TRL that are not "
+                "supported; use TRL 1.11 to 1.16"
             )
         scored, step_rewards = self._scored
         attended = {"prompt_ids": output["prompt_mask"].bool(), "completion_ids": output["completion_mask"].bool()}

@@ -52,7 +52,10 @@ def needs_of_trainer(recipe: Recipe) -> tuple[str, ...]:
     """
     name = f"recipe {recipe.name!r}"
     if recipe.advantage is None:
-        raise RecipeError(f"{name} has no advantage phase and cannot be an estimator of verl; set advantage=")
+        raise RecipeError(
+            f"{name} has no advantage phase and cannot be an estimator of verl; give it one: "
+            "recipe.replace(advantage=advantage.GroupRelative()), or another component of agentrl_core.advantage"
+        )
     if type(recipe.rollout) is not Independent:
         raise RecipeError(
             f"{name}: its credit is for rollouts of {recipe.rollout.title()}, but verl samples independent rollouts; "

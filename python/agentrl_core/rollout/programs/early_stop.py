@@ -7,10 +7,10 @@ import math
 from dataclasses import dataclass
 
 from agentrl_core.component.options import option
+from agentrl_core.rollout.async_tasks import cancel
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.program import Cohort, Rollout
-from agentrl_core.rollout.tasks import cancel
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import ClassVar, NamedTuple
 
 from agentrl_core.component.component import Component
 from agentrl_core.component.options import option
-from agentrl_core.data.codes import StepFlag
+from agentrl_core.data.table_codes import StepFlag
 from agentrl_core.rollout.branch import Branch
 from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.programs.guidance import ask_agent, fill_template
+from agentrl_core.rollout.programs.hints import ask_agent, fill_template
 from agentrl_core.rollout.programs.rounds import RolloutSpec, RoundResult, Rounds
 from agentrl_core.rollout.token_path import Position
 

@@ -15,7 +15,7 @@ from agentrl_core.env.base import Content, ExtraColumn
 from agentrl_core.rollout.branch import Branch, Prompt
 from agentrl_core.rollout.group import Group
 from agentrl_core.rollout.program import Rollout
-from agentrl_core.rollout.programs.guidance import Hint, HintSource, insert_text
+from agentrl_core.rollout.programs.hints import Hint, HintSource, insert_text
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Any
 
 from agentrl_core.engine.chat_messages import from_json
-from agentrl_core.integrations.trajectories.readers.calls import RecordedCall, chats_of_calls
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
 from agentrl_core.integrations.trajectories.readers.messages import (
     HiddenReasoning,
@@ -16,8 +15,9 @@ from agentrl_core.integrations.trajectories.readers.messages import (
     finished,
     mask,
 )
-from agentrl_core.integrations.trajectories.readers.spans import RecordedSpan, is_span, spans_of
-from agentrl_core.integrations.trajectories.readers.telemetry import calls_of, is_call
+from agentrl_core.integrations.trajectories.readers.model_calls import RecordedCall, chats_of_calls
+from agentrl_core.integrations.trajectories.readers.opentelemetry_calls import calls_of, is_call
+from agentrl_core.integrations.trajectories.readers.opentelemetry_spans import RecordedSpan, is_span, spans_of
 
 _OPERATION = "agentlightning.operation.output"
 _PROMPTS = ("prompt_token_ids", f"{_OPERATION}.prompt_token_ids")

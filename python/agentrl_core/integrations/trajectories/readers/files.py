@@ -69,7 +69,7 @@ def records_of(source: str | os.PathLike[str] | Iterable[Mapping[str, Any]]) -> 
             magic = file.read(4)
     except OSError as error:
         raise InvalidInputError(
-            f"path: {str(path)!r} cannot be read ({error.strerror}); give a readable file or folder"
+            f"source: {str(path)!r} cannot be read ({error.strerror}); give a readable file or folder"
         ) from error
     if magic == b"PK\x03\x04":
         yield from _of_zip(path)
@@ -80,7 +80,7 @@ def records_of(source: str | os.PathLike[str] | Iterable[Mapping[str, Any]]) -> 
             with _opened(path, packed=magic[:2] == b"\x1f\x8b") as file:
                 yield from _of_text(path.name, file)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise InvalidInputError(f"path: {path.name!r} is damaged ({error}); copy it again") from error
+            raise InvalidInputError(f"source: {path.name!r} is damaged ({error}); copy it again") from error
 
 
 def _opened(path: Path, *, packed: bool) -> IO[bytes]:
@@ -91,7 +91,7 @@ def _of_folder(path: Path) -> Iterator[FileRecord]:
     files = sorted(path.glob("*.json"))
     if not files:
         raise InvalidInputError(
-            f"path: the folder {str(path)!r} has no .json files; give a folder with some, or a file"
+            f"source: the folder {str(path)!r} has no .json files; give a folder with some, or a file"
         )
     for file in files:
         yield FileRecord(file.name, _parsed(_decoded(file.read_bytes(), file.name), file.name))
@@ -106,7 +106,7 @@ def _of_text(name: str, file: IO[bytes]) -> Iterator[FileRecord]:
         if first.strip():
             break
     if not first.strip():
-        raise InvalidInputError(f"path: the file {name!r} is empty or blank; give one with records")
+        raise InvalidInputError(f"source: the file {name!r} is empty or blank; give one with records")
     try:
         value = json.loads(first)
     except (ValueError, RecursionError):
@@ -190,7 +190,7 @@ def _of_zip(path: Path) -> Iterator[FileRecord]:
                 text = _decoded(_member(path, archive, name), where)
                 yield FileRecord(where, _parsed(text, where))
     except zipfile.BadZipFile as error:
-        raise InvalidInputError(f"path: {path.name!r} is a damaged zip ({error}); copy it again") from error
+        raise InvalidInputError(f"source: {path.name!r} is a damaged zip ({error}); copy it again") from error
 
 
 def _member(path: Path, archive: zipfile.ZipFile, name: str) -> bytes:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.integrations.trajectories.readers.calls import RecordedCall, chats_of_calls
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
 from agentrl_core.integrations.trajectories.readers.messages import (
     RECORD,
@@ -19,6 +18,7 @@ from agentrl_core.integrations.trajectories.readers.messages import (
     text_of,
     tool_schema,
 )
+from agentrl_core.integrations.trajectories.readers.model_calls import RecordedCall, chats_of_calls
 
 _ATTACHMENT = "attachment://"
 _VALUES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}

@@ -12,7 +12,6 @@ from itertools import chain
 from typing import Any
 
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.integrations.trajectories.readers.condensation import Condensed, Event, condensation_of
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
 from agentrl_core.integrations.trajectories.readers.messages import (
     RECORD,
@@ -26,6 +25,7 @@ from agentrl_core.integrations.trajectories.readers.messages import (
     text_of,
     tool_schema,
 )
+from agentrl_core.integrations.trajectories.readers.openhands_condensation import Condensed, Event, condensation_of
 
 _KINDS = ("SystemPromptEvent", "MessageEvent", "ActionEvent", "ObservationEvent")
 _REPLIES = ("ObservationEvent", "UserRejectObservation", "AgentErrorEvent")

@@ -53,7 +53,9 @@ def _chat(row: Mapping[str, Any], where: str) -> Message:
     if prompt[-1]["role"] == "assistant":
         refuse(where, "its prompt ends with an answer, which the completion would go on from", "join the two messages")
     if not has_answer(completion):
-        raise InvalidInputError(f"{where}: the completion has no message of an assistant; give the answer")
+        raise InvalidInputError(
+            f"{where}: the completion has no message of an assistant; give one with role 'assistant', the answer"
+        )
     context = [{**message, "weight": 0} if message["role"] == "assistant" else dict(message) for message in prompt]
     return {**rest, "messages": [*context, *map(dict, completion)]}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentrl_core.data.codes import ROUTED_EXPERTS
+from agentrl_core.data.table_codes import ROUTED_EXPERTS
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
 from agentrl_core.integrations.trajectories.readers.messages import RECORD, UNTRAINED, HiddenReasoning, Message

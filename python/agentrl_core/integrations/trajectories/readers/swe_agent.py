@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.integrations.trajectories.readers.calls import RecordedCall, chats_of_calls
 from agentrl_core.integrations.trajectories.readers.files import FileRecord
 from agentrl_core.integrations.trajectories.readers.messages import (
     HiddenReasoning,
@@ -17,6 +16,7 @@ from agentrl_core.integrations.trajectories.readers.messages import (
     is_messages,
     odd_message,
 )
+from agentrl_core.integrations.trajectories.readers.model_calls import RecordedCall, chats_of_calls
 
 _KEPT = ("environment", "info", "replay_config")
 _SENT = ("query", "messages")

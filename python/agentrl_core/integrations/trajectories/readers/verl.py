@@ -21,7 +21,9 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
     for record in records:
         row, where = record.mapping(), record.where
         if not isinstance(row.get("input"), str) or not isinstance(row.get("output"), str):
-            raise InvalidInputError(f"{where} has no texts 'input' and 'output'; give a line as verl stores it")
+            raise InvalidInputError(
+                f"{where} lacks a text 'input' or 'output'; give a line that verl wrote to trainer.rollout_data_dir"
+            )
         task = tasks.setdefault(row["input"], len(tasks))
         score = row.get("score")
         yield {

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from agentrl_core.data.store import Store
 from agentrl_core.engine.chat import Chat
-from agentrl_core.rollout.library import unsolved
 from agentrl_core.rollout.prefix import Prefix
+from agentrl_core.rollout.solved_trajectories import unsolved
 
 
 class StoreLibrary:
-    """Trajectories of earlier iterations that solved their task; see `rollout.library.Library`.
+    """Trajectories of earlier iterations that solved their task; see `rollout.solved_trajectories.Library`.
 
     Args:
         store: store of the run.

@@ -124,8 +124,8 @@ def call_in_place(outer: nn.Module, inner: nn.Module, body: Body, ids: Tensor) -
         extra = [n for n, v in given.items() if v is not None and not isinstance(v, bool)]
         if extra:
             raise UnsupportedError(
-                f"model: {type(outer).__name__} passes {', '.join(extra)} to the language model, not the tokens "
-                "alone (as prompt and prefix tuning do), which packs cannot use; use an adapter in the layers (LoRA)"
+                f"model: {type(outer).__name__} passes {', '.join(extra)} to the language model, as prompt and prefix "
+                "tuning do, but packs can pass only tokens; use an adapter in the layers (LoRA)"
             )
         if args or inner_results is not None or not isinstance(tokens, Tensor) or tokens.shape != ids.shape:
             problem = "with other inputs than the tokens of the pack (as prompt tuning does)"
@@ -201,7 +201,7 @@ def is_compiled(model: nn.Module) -> bool:
 def _skip_in_dynamo() -> None:
     from torch._dynamo import trace_rules
 
-    for name in ("attention", "call", "matmul", "readings", "run", "transformers_attention"):
+    for name in ("attention", "matmul", "pack_forward", "readings", "replaced_forward", "transformers_attention"):
         trace_rules.add(f"agentrl_core.model.{name}")
 
 

@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 
 from agentrl_core._util.wrong_values import first_wrong, shown
 from agentrl_core.data.batch import Batch
-from agentrl_core.data.codes import ROUTED_EXPERTS
 from agentrl_core.data.forest import Forest
 from agentrl_core.data.sampling_record import tokens_with_images
+from agentrl_core.data.table_codes import ROUTED_EXPERTS
 from agentrl_core.engine.chat import Chat
 from agentrl_core.engine.chat_messages import is_trained, plain_message, plain_tools
 from agentrl_core.engine.chat_template import ChatTemplate
 from agentrl_core.env.image import Image, images_in
-from agentrl_core.env.image_parts import is_image_part, with_images
+from agentrl_core.env.message_images import is_image_part, with_images
 from agentrl_core.exceptions import InvalidInputError, MissingDependencyError, UnsupportedError
-from agentrl_core.integrations.trajectories.image_urls import names_blobs, with_bytes, with_hashes
-from agentrl_core.integrations.trajectories.imported import kept, kept_in, messages_and_tools, names_of
+from agentrl_core.integrations.trajectories.image_blobs import names_blobs, with_bytes, with_hashes
+from agentrl_core.integrations.trajectories.original_record import kept, kept_in, messages_and_tools, names_of
 from agentrl_core.operators.columns import doubles
 
 if TYPE_CHECKING:
@@ -327,7 +327,7 @@ def turns_of(
     """
     if template is None:
         raise InvalidInputError(
-            f"{chat}: there are no token ids; give tokenizer=, whose chat template makes them (no log-probs)"
+            f"{chat}: there are no token ids; give tokenizer=, whose chat template makes them (log-probs stay unknown)"
         )
     trained = [is_trained(message, f"{chat}, message {place}") for place, message in enumerate(messages)]
     schemas = plain_tools(tools, chat)

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentrl_core.engine.adapters import names_adapter
+from agentrl_core.engine.lora import names_adapter
 from agentrl_core.engine.policy_weights import Part, PolicyWeights, plain_name
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model.output_layer import VALUE_HEAD
 
 _SHOWN = 3
-_KEEPS = "nothing was changed, and the engine goes on with the weights that it has"
+_KEEPS = "nothing was changed"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def check_weights(weights: PolicyWeights, layout: EngineLayout | None, part: Par
         name = next(filter(names_adapter, names))
         raise InvalidInputError(
             f"update_weights: the state dict has adapters ({name!r}), which are merged with the help of their model; "
-            f"give the model, or the state dict of a copy that merge_and_unload() made; {_KEEPS}"
+            f"give the model, or the state dict of a copy that merge_and_unload() made ({_KEEPS})"
         )
     if layout is not None:
         _check_names(names, layout)
@@ -74,15 +74,15 @@ def check_weights(weights: PolicyWeights, layout: EngineLayout | None, part: Par
         known = weight.float() if weight.itemsize == 1 else weight  # torch cannot check 8-bit floats for NaN
         if weight.is_floating_point() and not bool(known.isfinite().all()):
             raise InvalidInputError(
-                f"update_weights: {name!r} holds NaN or infinity; load the last checkpoint that is finite; {_KEEPS}"
+                f"update_weights: {name!r} holds NaN or infinity; load the last checkpoint that is finite ({_KEEPS})"
             )
         if any(name in pair for pair in tied_there):
             tied_weights[name] = weight
     for name, other in tied_there:
         if not torch.equal(tied_weights[name], tied_weights[other]):
             raise InvalidInputError(
-                f"update_weights: the engine ties {name!r} to {other!r}, and the model's differ (as with an adapter on "
-                f"one of two tied weights); load the engine's model with tie_word_embeddings=False; {_KEEPS}"
+                f"update_weights: the engine ties {name!r} to {other!r}, but they differ in the given model, as with "
+                f"an adapter on one of them; load the engine's model with tie_word_embeddings=False ({_KEEPS})"
             )
 
 
@@ -156,28 +156,29 @@ def _check_names(names: list[str], layout: EngineLayout) -> None:
     unknown = sorted(model_names - layout.shapes.keys())
     if missing or unknown:
         raise InvalidInputError(
-            f"update_weights: the model does not fit this engine's: the given model {_listed('lacks', missing)}"
+            f"update_weights: the given model does not fit that of the engine, as it {_listed('lacks', missing)}"
             f"{' and ' * bool(missing and unknown)}{_listed('has', unknown)}; give the model of the engine's "
-            f"checkpoint; {_KEEPS}"
+            f"checkpoint ({_KEEPS})"
         )
 
 
 def _check_shape_and_kind(name: str, weight: Tensor, layout: EngineLayout | None) -> None:
     if layout is not None and tuple(weight.shape) != tuple(layout.shapes[name]):
         raise InvalidInputError(
-            f"update_weights: the model does not fit this engine's: {name!r} has shape {tuple(weight.shape)}, and the "
-            f"engine's has {tuple(layout.shapes[name])}; give the model of the engine's checkpoint; {_KEEPS}"
+            f"update_weights: the given model does not fit that of the engine: {name!r} has shape "
+            f"{tuple(weight.shape)}, and the engine's has {tuple(layout.shapes[name])}; give the model of the engine's "
+            f"checkpoint ({_KEEPS})"
         )
     is_other = layout is not None and weight.is_floating_point() != (name in layout.floating)
     if weight.is_meta:
         raise InvalidInputError(
-            f"update_weights: {name!r} is on the device meta, without values; give a model with values; {_KEEPS}"
+            f"update_weights: {name!r} is on the device meta, without values; give a model with values ({_KEEPS})"
         )
     if is_other:
         other = "not floating point" if weight.is_floating_point() else "floating point"
         raise InvalidInputError(
             f"update_weights: {name!r} is {weight.dtype}, but the engine's is {other}; give the model of the engine's "
-            f"checkpoint; {_KEEPS}"
+            f"checkpoint ({_KEEPS})"
         )
 
 

@@ -58,7 +58,8 @@ def spans_of(records: Iterator[FileRecord]) -> Iterator[RecordedSpan]:
             yield _span(row, record.where)
         else:
             raise InvalidInputError(
-                f"{record.where} is not a span (it has {', '.join(map(str, row))!r:.60}); give only spans"
+                f"{record.where} is not a span (it has {', '.join(map(str, row))!r:.60}); give only spans, which have "
+                "attributes and trace_id"
             )
 
 
@@ -70,7 +71,7 @@ def _of_export(resources: Sequence[Any]) -> Iterator[Any]:
 
 def _span(span: Any, where: str) -> RecordedSpan:
     if not isinstance(span, Mapping):
-        raise InvalidInputError(f"{where} is {span!r:.60}; give a span")
+        raise InvalidInputError(f"{where} is {span!r:.60}; give a span, which is an object with attributes")
     attributes = _attributes(span.get("attributes"), where)
     events = [
         {"name": event.get("name"), "attributes": _attributes(event.get("attributes"), where)}

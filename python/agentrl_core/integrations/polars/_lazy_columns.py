@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from agentrl_core.integrations.polars._bounds import terms
+from agentrl_core.integrations.polars._predicate_bounds import terms
 
 # Key columns, by which other columns are found.
 KEYS = {"trajectory_id", "draw_id", "step", "node_id"}

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agentrl_core.collect.driver import CollectionSettings, RolloutDriver
 from agentrl_core.collect.iteration import TokenCounts
+from agentrl_core.collect.rollout_driver import CollectionSettings, RolloutDriver
 from agentrl_core.collect.rollout_log import IterationLog, digest
 from agentrl_core.collect.run_state import RunState, changes
 from agentrl_core.component.state import State

@@ -25,7 +25,7 @@ class ShortArray:
 
     Example:
         >>> import numpy as np
-        >>> from agentrl_core.model.short_arrays import ShortArray
+        >>> from agentrl_core.model.compressed_arrays import ShortArray
         >>> rows = np.concatenate([np.arange(100), np.arange(50)])
         >>> short = ShortArray.of(rows)
         >>> short.begins.tolist(), short.step, np.array_equal(short.whole(), rows)

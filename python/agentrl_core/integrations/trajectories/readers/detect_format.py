@@ -14,12 +14,12 @@ from agentrl_core.integrations.trajectories.readers import (
     codex,
     inspect_logs,
     openhands,
+    opentelemetry_calls,
+    own_records,
     prompt_completion,
-    records,
     sharegpt,
     slime,
     swe_agent,
-    telemetry,
     verl,
 )
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, records_of
@@ -27,17 +27,17 @@ from agentrl_core.integrations.trajectories.readers.messages import HiddenReason
 
 _FORMATS = {
     "agent_lightning": (agent_lightning.recognised, agent_lightning.chats),
-    "chats": (records.is_chat, records.chats),
+    "chats": (own_records.is_chat, own_records.chats),
     "claude_code": (claude_code.recognised, claude_code.chats),
     "codex": (codex.recognised, codex.chats),
     "inspect": (inspect_logs.recognised, inspect_logs.chats),
     "openhands": (openhands.recognised, openhands.chats),
-    "opentelemetry": (telemetry.recognised, telemetry.chats),
+    "opentelemetry": (opentelemetry_calls.recognised, opentelemetry_calls.chats),
     "prompt_completion": (prompt_completion.recognised, prompt_completion.chats),
     "sharegpt": (sharegpt.recognised, sharegpt.chats),
     "slime": (slime.recognised, slime.chats),
     "swe_agent": (swe_agent.recognised, swe_agent.chats),
-    "tokens": (records.is_tokens, records.token_rows),
+    "tokens": (own_records.is_tokens, own_records.token_rows),
     "verl": (verl.recognised, verl.chats),
 }
 _LOOKED_AT = 50  # a session may begin with lines that are valid in several formats

@@ -1,6 +1,6 @@
 """Run a pack on a model, by the model's own forward; the output layer gets only the rows of prediction pairs.
 
-The model's forward runs inside the call of its wrappers (`model.call`). During that call the forward of the output
+The model's forward runs inside the call of its wrappers (`model.replaced_forward`). During that call the forward of the output
 layer is replaced by one that reads only the rows that predict a token, so that no other logits are computed. The
 model's own operations on logits after the output layer (scales, soft caps) are unchanged.
 """
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model.architecture import causal_model_of, decoder_of, device_of, logit_formula_of
 from agentrl_core.model.attention import SequenceAttention
-from agentrl_core.model.call import Forward, call_in_place, head_replaced, is_compiled, leave_uncompiled
 from agentrl_core.model.comparisons import TeacherRows
 from agentrl_core.model.images import takes_images
 from agentrl_core.model.layouts import is_recomputed, layout_of, pad_instead, refuse_images_in
@@ -37,6 +36,7 @@ from agentrl_core.model.output_layer import (
 )
 from agentrl_core.model.pack_images import ShownImages, check_images
 from agentrl_core.model.ranks import refuse_unwrapped
+from agentrl_core.model.replaced_forward import Forward, call_in_place, head_replaced, is_compiled, leave_uncompiled
 from agentrl_core.model.route_replay import RouteReplay, replayed_routes
 from agentrl_core.model.transformers_attention import pack_attention
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from agentrl_core.engine.chat_messages import from_json
 from agentrl_core.exceptions import InvalidInputError
-from agentrl_core.integrations.trajectories.readers.calls import RecordedCall, chats_of_calls
 from agentrl_core.integrations.trajectories.readers.files import FileRecord, refuse
 from agentrl_core.integrations.trajectories.readers.messages import (
     HiddenReasoning,
@@ -20,7 +19,8 @@ from agentrl_core.integrations.trajectories.readers.messages import (
     text_of,
     tool_schema,
 )
-from agentrl_core.integrations.trajectories.readers.spans import RecordedSpan, is_span, spans_of
+from agentrl_core.integrations.trajectories.readers.model_calls import RecordedCall, chats_of_calls
+from agentrl_core.integrations.trajectories.readers.opentelemetry_spans import RecordedSpan, is_span, spans_of
 
 _CALLS = ("chat", "generate_content", "text_completion")
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
@@ -111,7 +111,8 @@ def _structured(span: RecordedSpan, name: str) -> list[Any] | None:
         return None
     if not isinstance(value, list):
         raise InvalidInputError(
-            f"{span.where}: {name} is {attribute!r:.60}; give a whole JSON list of the current version"
+            f"{span.where}: {name} is {attribute!r:.60}; give a whole JSON list, as OpenTelemetry's GenAI conventions "
+            "define it"
         )
     return value
 

@@ -70,7 +70,7 @@ class TextLibrary(Replay):
         RecipeError: an option is out of range.
 
     Example:
-        >>> from agentrl_core.replay.text_memory import TextLibrary
+        >>> from agentrl_core.replay.text_library import TextLibrary
         >>> library = TextLibrary(capacity=100)
         >>> state = library.edited(library.initial_state(), [[{"edit": "add", "text": "Check the sign."}]], iteration=0)
         >>> [entry.text for entry in library.read(state, 3)]

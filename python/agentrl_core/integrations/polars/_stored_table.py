@@ -11,8 +11,8 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from agentrl_core.data.store import Store
-from agentrl_core.integrations.polars._bounds import Bounds, BoundsCheck, ColumnTexts, bounds_check
-from agentrl_core.integrations.polars._paths import Indices, ranges
+from agentrl_core.integrations.polars._predicate_bounds import Bounds, BoundsCheck, ColumnTexts, bounds_check
+from agentrl_core.integrations.polars._token_paths import Indices, ranges
 
 # Columns that computed tables always have.
 KEYS: dict[str, dict[str, pl.DataType]] = {

@@ -33,7 +33,7 @@ def edit_distances(first: Sequence[Elements], second: Sequence[Elements]) -> NDA
         InvalidInputError: lengths differ, or words are mixed with token ids.
 
     Example:
-        >>> from agentrl_core.operators.edits import edit_distances
+        >>> from agentrl_core.operators.edit_distance import edit_distances
         >>> edit_distances(["kitten", ""], ["sitting", "ab"]).tolist()
         [3, 2]
         >>> edit_distances(["the cat sat".split()], ["the cat".split()]).tolist()

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from agentrl_core.data.codes import CODES
+from agentrl_core.data.table_codes import CODES
 
 TRUTHS = ("success", "terminated", "truncated", "votes", "trained")
 """Columns of zeros and ones, which become booleans."""

@@ -13,15 +13,15 @@ from agentrl_core import _core
 from agentrl_core._util.lazy_torch import require_torch
 from agentrl_core.exceptions import InvalidInputError
 from agentrl_core.update.metrics import Metrics
+from agentrl_core.update.optimizer_step import Update, named_metrics
 from agentrl_core.update.prepared_batch import PreparedBatch, PreparedElsewhere, Shared
-from agentrl_core.update.update import Update, named_metrics
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch
     from agentrl_core.loss import Train
     from agentrl_core.model.ranks import Group
-    from agentrl_core.update.draw_losses import DrawLosses
     from agentrl_core.update.hooks import HookRunner
+    from agentrl_core.update.loss_per_draw import DrawLosses
 
 
 class Updates:
@@ -221,14 +221,14 @@ class _Part:
         step = None if between is None else between.step
         if self.draw_losses is None:
             return Update(prepared, draws, self.metrics, step)
-        from agentrl_core.update.draw_losses import RecordedUpdate
+        from agentrl_core.update.loss_per_draw import RecordedUpdate
 
         return RecordedUpdate(prepared, draws, self.metrics, step, draw_losses=self.draw_losses)
 
 
 def _recorder(batch: Batch | None, group: Group | None) -> DrawLosses:
     require_torch("the losses of draws")
-    from agentrl_core.update.draw_losses import DrawLosses
+    from agentrl_core.update.loss_per_draw import DrawLosses
 
     return DrawLosses(batch, group)
 

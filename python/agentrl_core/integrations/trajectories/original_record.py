@@ -146,7 +146,7 @@ def as_given(given: Any, stored: Any) -> Any:
     """Return a record's number if it equals the stored one as float32, otherwise the stored one.
 
     Example:
-        >>> from agentrl_core.integrations.trajectories.imported import as_given
+        >>> from agentrl_core.integrations.trajectories.original_record import as_given
         >>> as_given(0.1, 0.10000000149011612), as_given(None, None), as_given(1, 0.5)
         (0.1, None, 0.5)
     """

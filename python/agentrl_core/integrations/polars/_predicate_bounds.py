@@ -44,7 +44,7 @@ def bounds_check(predicate: pl.Expr) -> BoundsCheck:
     Example:
         >>> import numpy as np
         >>> import polars as pl
-        >>> from agentrl_core.integrations.polars._bounds import bounds_check
+        >>> from agentrl_core.integrations.polars._predicate_bounds import bounds_check
         >>> check = bounds_check((pl.col("iteration") % 10 == 7) & (pl.col("reward") > 0))
         >>> can, every = check({"iteration": (np.array([0, 0]), np.array([6, 7]))})
         >>> can.tolist(), every.tolist()

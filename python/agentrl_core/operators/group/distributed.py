@@ -29,7 +29,7 @@ class PartialStatistics:
         moments: `int64[12 G]` after `add`, else None: sums in limbs of 32 bits, so adding ranks cannot overflow.
 
     Example:
-        >>> from agentrl_core.operators.group.ranks import PartialStatistics
+        >>> from agentrl_core.operators.group.distributed import PartialStatistics
         >>> values, ids = [1.0, 2.0, 4.0], [0, 1, 1]
         >>> extents = PartialStatistics.of(values, ids, groups=2)  # reduce over ranks: count, least, most
         >>> moments = extents.add(values, ids)  # reduce over ranks: moments

@@ -14,8 +14,8 @@ from torch import Tensor
 from agentrl_core.component.rows import Rows, sum_rows
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.model.collectives import gathered_objects
+from agentrl_core.update.optimizer_step import Update
 from agentrl_core.update.prepared_batch import PRODUCTS
-from agentrl_core.update.update import Update
 
 if TYPE_CHECKING:
     from agentrl_core.data.batch import Batch

@@ -12,9 +12,9 @@ import numpy as np
 
 from agentrl_core._util.json_text import is_unicode, to_json
 from agentrl_core.env.base import Content, Context, ExtraColumn, StepResult
-from agentrl_core.env.episode import JointStep, StepRecord, agent_state_key
 from agentrl_core.env.image import is_content
 from agentrl_core.env.runtime.worker import RawStart
+from agentrl_core.env.step_record import JointStep, StepRecord, agent_state_key
 from agentrl_core.exceptions import DataError, InvalidInputError
 
 _LARGEST_FLAGS = 2**32 - 1

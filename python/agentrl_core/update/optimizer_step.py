@@ -413,7 +413,7 @@ class Update:
         """Scale the loss of a pack to the number of ranks over which the model's wrapper averages gradients."""
         if self._group is None:
             return value
-        from agentrl_core.update.gradients import scaled_to_ranks
+        from agentrl_core.update.rank_scaling import scaled_to_ranks
 
         return scaled_to_ranks(value, self._group, ranks, self._packed_for, outputs)
 

@@ -28,7 +28,7 @@ def image_of(part: Mapping[str, Any], where: str) -> Image:
         UnsupportedError: the URL refers to a file or the network, from which nothing is loaded.
 
     Example:
-        >>> from agentrl_core.env.image_parts import image_of
+        >>> from agentrl_core.env.message_images import image_of
         >>> pixel = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="
         >>> image_of({"type": "image_url", "image_url": {"url": pixel}}, "message 0")
         Image(43 bytes, e4c8efe0cd4a34ef)
@@ -61,7 +61,7 @@ def data_url(content: bytes) -> str:
     """Return the `data:` URL of a picture.
 
     Example:
-        >>> from agentrl_core.env.image_parts import data_url
+        >>> from agentrl_core.env.message_images import data_url
         >>> data_url(b"GIF89a" + bytes([4, 0, 3, 0]))
         'data:image/gif;base64,R0lGODlhBAADAA=='
     """
@@ -82,7 +82,7 @@ def with_images(messages: Sequence[Mapping[str, Any]], name: str = "messages") -
         UnsupportedError: an image refers to a file or the network, or is in an assistant's message.
 
     Example:
-        >>> from agentrl_core.env.image_parts import with_images
+        >>> from agentrl_core.env.message_images import with_images
         >>> pixel = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAAAAAAALAAAAAABAAEAAAICRAEAOw=="
         >>> part = {"type": "image_url", "image_url": {"url": pixel}}
         >>> with_images([{"role": "user", "content": ["what?", part]}])

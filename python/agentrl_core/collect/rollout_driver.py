@@ -17,7 +17,6 @@ from agentrl_core.collect import event_loop as loop
 from agentrl_core.collect.event_loop import SlotLimiter, Slots, slot_limiters
 from agentrl_core.collect.failures import Failures, is_wrong_call
 from agentrl_core.collect.iteration import TokenCounts
-from agentrl_core.collect.library import StoreLibrary
 from agentrl_core.collect.model_queries import Model, QueryBatcher
 from agentrl_core.collect.prefetch import IterationTask
 from agentrl_core.collect.recorded_episode import EnvironmentHandle, RecordedEpisode
@@ -33,6 +32,7 @@ from agentrl_core.collect.rollout_log import (
     write_value,
 )
 from agentrl_core.collect.run_state import RunState
+from agentrl_core.collect.stored_solutions import StoreLibrary
 from agentrl_core.collect.warn_once import WarnOnce
 from agentrl_core.component.schedule import Schedule
 from agentrl_core.data.batch import Batch
@@ -43,11 +43,11 @@ from agentrl_core.engine.chat import Chat
 from agentrl_core.env.base import Task
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.recipe import Recipe
+from agentrl_core.rollout.async_tasks import gather_or_cancel
 from agentrl_core.rollout.group import Group
-from agentrl_core.rollout.library import EmptyLibrary, Library
 from agentrl_core.rollout.program import Cohort
 from agentrl_core.rollout.progress import Progress
-from agentrl_core.rollout.tasks import gather_or_cancel
+from agentrl_core.rollout.solved_trajectories import EmptyLibrary, Library
 from agentrl_core.update.check_sampling import SamplingUse
 
 Value = TypeVar("Value")

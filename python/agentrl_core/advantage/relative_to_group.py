@@ -258,7 +258,7 @@ def leave_one_out(
         InvalidInputError: lengths differ, or a valid reward is not finite.
 
     Example:
-        >>> from agentrl_core.advantage.relative import leave_one_out
+        >>> from agentrl_core.advantage.relative_to_group import leave_one_out
         >>> leave_one_out([3.0, 0.0, 0.0], [7, 7, 7]).tolist()
         [3.0, -1.5, -1.5]
     """

@@ -14,7 +14,7 @@ def joined(modules: Mapping[str, str]) -> str:
     r"""Join modules into one script. They import by name from each other and export declarations.
 
     Example:
-        >>> from agentrl_core.view.modules import joined
+        >>> from agentrl_core.view.javascript_bundle import joined
         >>> one, two = "export const one = 1;\n", 'import { one } from "./one.js";\nalert(one);\n'
         >>> print(joined({"two.js": two, "one.js": one}))
         "use strict";

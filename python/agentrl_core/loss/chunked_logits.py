@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 from agentrl_core.loss._operations import fused_loss, known_loss, linear_logprob_and_lse
 from agentrl_core.loss.base import Loss
-from agentrl_core.loss.tokens import SOURCE, Tokens
-from agentrl_core.model import run
+from agentrl_core.loss.inputs import SOURCE, Tokens
+from agentrl_core.model import pack_forward
 from agentrl_core.model.lm_head import WORKSPACE, folded
 from agentrl_core.model.pack import PackOutput
 
@@ -179,7 +179,7 @@ def run_fused(model: nn.Module, pack: Pack, policy: Loss) -> FusedOutput:
         >>> output.loss.requires_grad
         True
     """
-    return cast("FusedOutput", run.fused(pack, model, functools.partial(fused, policy=policy)))
+    return cast("FusedOutput", pack_forward.fused(pack, model, functools.partial(fused, policy=policy)))
 
 
 def linear_logprob(
@@ -269,7 +269,9 @@ def _checked(
             raise InvalidInputError(f"{name} is on {value.device}, hidden on {hidden.device}; bring both to one device")
     for name, value in (("target", target), ("source_row", source_row)):
         if value.dtype != torch.int64 or value.dim() != 1:
-            raise InvalidInputError(f"{name} is {value.dtype} of shape {tuple(value.shape)}; give int64 of shape [N]")
+            raise InvalidInputError(
+                f"{name} is {value.dtype} of shape {tuple(value.shape)}; give a one-dimensional tensor of int64"
+            )
     for name, value in (("source_row", source_row), ("inverse_temperature", scale)):
         if value.shape != target.shape:
             raise InvalidInputError(

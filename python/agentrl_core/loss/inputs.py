@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from agentrl_core._util.lazy_torch import torch
-from agentrl_core.data.codes import CODES
+from agentrl_core.data.table_codes import CODES
 from agentrl_core.exceptions import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ def success_distance(
         InvalidInputError: shapes do not fit, a valid number is not finite, or an option is out of range.
 
     Example:
-        >>> from agentrl_core.operators.distance import success_distance
+        >>> from agentrl_core.operators.success_distance import success_distance
         >>> success_distance([[0.0], [1.0], [3.0]], [True, False, False], [7, 7, 7]).round(3).tolist()
         [1.0, 0.596, 0.004]
     """

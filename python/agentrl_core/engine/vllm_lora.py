@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import nn
 
-from agentrl_core.engine import adapters
+from agentrl_core.engine import lora
 from agentrl_core.engine.checkpoint_folder import disk_errors
 from agentrl_core.engine.policy_weights import PolicyWeights, plain_name
 
@@ -18,7 +18,7 @@ def can_send_adapter(weights: PolicyWeights, largest_rank: int) -> bool:
 
     Other adapters must be merged: DoRA, trained copies of modules, trained tokens, several adapters at once, and so on.
     """
-    if weights.model is None or not weights.is_adapted or adapters.reason_to_merge(weights.model) is not None:
+    if weights.model is None or not weights.is_adapted or lora.reason_to_merge(weights.model) is not None:
         return False
     return max(_ranks_of(weights.model).values()) <= largest_rank
 
@@ -58,5 +58,5 @@ def write_adapter(folder: Path, weights: PolicyWeights) -> None:
 
 def _ranks_of(model: nn.Module) -> dict[str, int]:
     """Return the rank of the active adapter of each LoRA layer, by the layer's name."""
-    layers = ((plain_name(name), adapters.adapter_layer(part)) for name, part in model.named_modules())
+    layers = ((plain_name(name), lora.adapter_layer(part)) for name, part in model.named_modules())
     return {name: int(layer.r[layer.active_adapters[0]]) for name, layer in layers if layer is not None}
