@@ -41,7 +41,10 @@ def test_sessions_have_a_limit_until_some_are_committed() -> None:
                 assert (await agent.post(f"/s/{name}/v1/chat/completions", json=ASK)).status_code == 200
             refused = await agent.post("/s/c/v1/chat/completions", json=ASK)
             assert refused.status_code == 400
-            assert "the limit of 2 open sessions is reached" in refused.json()["error"]["message"]
+            assert (
+                "the limit max_sessions=2 of sessions that are open or not committed is reached"
+                in refused.json()["error"]["message"]
+            )
             assert (await agent.post("/sessions", json={})).status_code == 400
             served.close("a", reward=1.0)
             served.commit()

@@ -84,7 +84,9 @@ def test_wrong_calls(doctor, tmp_path, capsys):
     assert "--tolerance is 0" in doctor("--tolerance", "0", status=1)
     assert main(["doctor", str(tmp_path)]) == 1
     assert "has no causal language model" in capsys.readouterr().err
-    assert "--engine is sglang; give vllm, transformers, or addresses" in doctor("--engine", "sglang", status=1)
+    assert "--engine is sglang; give vllm alone, transformers alone, or addresses" in doctor(
+        "--engine", "sglang", status=1
+    )
     assert "http://127.0.0.1:9 does not answer" in doctor("--engine", "http://127.0.0.1:9", status=1)
 
 

@@ -151,8 +151,8 @@ def test_a_user_s_file_has_a_page(output_of: Callable[..., str], tmp_path: Path)
     ("arguments", "message"),
     [
         (("show", "gspoo"), "there is no recipe 'gspoo'; did you mean gspo"),
-        (("show",), "recipes show: 0 names given; give one"),
-        (("diff", "grpo"), "recipes diff: 1 names given; give two"),
+        (("show",), "recipes show: the number of names is 0; give one recipe or TOML file"),
+        (("diff", "grpo"), "recipes diff: the number of names is 1; give two recipes or TOML files"),
         (("--needs", "critics"), "did you mean critic"),
         (("show", "grpo", "--phase", "loss"), "--phase applies to the list only"),
         (("show", "nothing.toml"), "recipe file 'nothing.toml' cannot be read"),

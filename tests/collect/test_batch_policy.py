@@ -219,7 +219,7 @@ def test_kills_lose_nothing_and_do_nothing_twice(tmp_path: Path, name: str, stal
 def test_invalid_or_unsupported_batch_policies_are_refused() -> None:
     world = Uneven()
     for wrong, message in (
-        ({"oversample": 0.5}, "oversample=0.5; give a number of at least 1"),
+        ({"oversample": 0.5}, "oversample=0.5; give a finite number of at least 1"),
         ({"max_new_tokens": 0}, "max_new_tokens=0; give a whole number of at least 1, or None"),
         ({"max_carryovers": -1}, "max_carryovers=-1; give a whole number of at least 0, or None"),
         ({"max_new_tokens": 4, "max_carryovers": 1}, "max_carryovers=1 has no effect with max_new_tokens"),

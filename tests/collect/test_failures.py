@@ -239,7 +239,7 @@ def test_every_episode_is_closed(tmp_path: Path, runs: str) -> None:
 
 def test_a_world_that_cannot_be_replayed_fails_at_once(tmp_path: Path) -> None:
     world = FailingWorld(str(tmp_path), ("fine", "raise 1"), replayable=False)
-    with pytest.warns(RuntimeWarning, match="failed 1 times"):
+    with pytest.warns(RuntimeWarning, match=r"failed 1 time \("):
         batch = collector(world)(tasks=2, group_size=1)
     assert by_task(batch) == {"fine": ["finished"], "raise 1": ["failed"]}
 

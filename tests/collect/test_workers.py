@@ -294,7 +294,9 @@ def test_a_dead_worker_is_replaced_until_none_is_left() -> None:
     assert_equal(alone, other)
     with (
         pytest.warns(AgentRLWarning, match=r"worker \d failed"),
-        pytest.raises(EngineError, match=r"none of 2 rollout workers rolled out the groups from \d .*EOFError: "),
+        pytest.raises(
+            EngineError, match=r"none of 2 rollout workers rolled out the groups from number \d .*EOFError: "
+        ),
     ):
         next(run(writer([dead, dead]), 1))
 
@@ -345,7 +347,7 @@ class Together(Rollout):
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: writer([]), InvalidInputError, r"rollout_workers=\[\]; give a list of functions, or None"),
+        (lambda: writer([]), InvalidInputError, r"rollout_workers=\[\]; give a list with a function for each worker"),
         (lambda: writer([3]), InvalidInputError, r"rollout_workers\[0\]=3 is not a function"),
         (
             lambda: writer([Sent()], recipes.GRPO.replace(rollout=Together())),

@@ -86,7 +86,7 @@ def test_invalid_schedules_are_refused(arguments: dict[str, object], message: st
 def test_options_are_in_range_at_both_ends() -> None:
     with pytest.raises(RecipeError, match=r"option at_most=-1\.0 is not possible; give a number above 0"):
         EntropyBonus(at_most=Schedule(2.0, -1.0, iterations=3))
-    with pytest.raises(RecipeError, match=r"option coefficient=.* is not a Schedule; use keys among: start, end"):
+    with pytest.raises(RecipeError, match=r"option coefficient=.* is not a Schedule; give the keys start, end"):
         EntropyBonus.from_dict({"coefficient": {"from": 1.0, "to": 0.0}})
 
 

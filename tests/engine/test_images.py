@@ -197,7 +197,7 @@ def test_engines_that_take_no_images_refuse_them(make_model, tokenizer):
         engine.Transformers(make_model("llama"), tokenizer),
     ):
         assert not generate.takes_images
-        with pytest.raises(UnsupportedError, match="the request has 1 images, and this engine takes none"):
+        with pytest.raises(UnsupportedError, match="the request has images, and this engine takes none"):
             generate_all(generate, [request])
     blind = engine.Transformers(model, processor.tokenizer)
     with pytest.raises(InvalidInputError, match=r"holds token 3, a placeholder of images; make the engine with the"):

@@ -230,7 +230,7 @@ def test_records_that_cannot_be_converted_are_refused() -> None:
             "trajectory 0, step 3 lacks .*1 of 2 steps of the agent",
         ),
         ({**shell, "subagent_trajectories": [{}]}, UnsupportedError, "has subagent_trajectories"),
-        ({**shell, "steps": [{**step, "message": [{"type": "image"}]}]}, UnsupportedError, "parts of type .text."),
+        ({**shell, "steps": [{**step, "message": [{"type": "image"}]}]}, UnsupportedError, "part of type .text."),
     ):
         with pytest.raises(error, match=message):
             from_atif([record])

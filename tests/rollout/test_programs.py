@@ -438,7 +438,7 @@ async def an_unknown_environment(group: Group) -> None:
     group.start(environment="moon")
 
 
-@wrong("which cannot be stored .*; return numbers, texts, lists and tables")
+@wrong("which cannot be stored .*; return numbers, texts, lists and dicts")
 async def an_effect_without_json(group: Group) -> None:
     await group.side_effect("model", object)
 

@@ -12,7 +12,7 @@ try:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as error:
     raise MissingDependencyError(
-        "agents of other programs need Starlette and uvicorn: pip install 'agentrl-core[agents]'"
+        "serving a model to other programs needs Starlette and uvicorn: pip install 'agentrl-core[agents]'"
     ) from error
 
 HEAD_SECONDS = 5.0

@@ -131,7 +131,8 @@ class Endpoint(Routes):
                 )
             if len(self._sessions) >= self._max_sessions:
                 raise InvalidInputError(
-                    f"the limit of {len(self._sessions)} open sessions is reached; close some, and commit the iteration"
+                    f"the limit max_sessions={self._max_sessions} of sessions that are open or not committed is "
+                    "reached; close some and commit the iteration, or make the endpoint with a larger max_sessions"
                 )
             self._recorder.open(session, task, task if group is None else group)
             self._sessions[session] = self._session(session)

@@ -34,7 +34,7 @@ def decoded_images(request: Json, refusal: str | None) -> Json:
     if not images:
         return request
     if refusal is not None:
-        raise InvalidInputError(f"messages: there are {len(images)} images, {refusal}")
+        raise InvalidInputError(f"messages: the chat has images, {refusal}")
     if len(images) > MOST_IMAGES:
         raise InvalidInputError(f"messages: there are {len(images)} images; send at most {MOST_IMAGES}")
     largest = max(len(image.content) for image in images)

@@ -29,7 +29,7 @@ try:
     from starlette.routing import Route
 except ImportError as error:
     raise MissingDependencyError(
-        "agents of other programs need Starlette and uvicorn: pip install 'agentrl-core[agents]'"
+        "serving a model to other programs needs Starlette and uvicorn: pip install 'agentrl-core[agents]'"
     ) from error
 
 

@@ -179,8 +179,8 @@ class VllmUpstream:
             answer = ChatResponse([int(token) for token in reply["prompt_token_ids"]], choices, dict(reply["usage"]))
         if sampled != reported:
             raise EngineError(
-                f"the server at {self._url} returned {sampled} token ids, but reports {reported} sampled tokens; check "
-                "that its version is supported"
+                f"the server at {self._url} returned {sampled} token ids, but reports {reported} sampled tokens; start "
+                "it with vLLM 0.32 or newer"
             )
         return answer
 
@@ -295,8 +295,8 @@ class VllmUpstream:
             yield
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise EngineError(
-                f"the server at {self._url} answers {path} not as vLLM does ({type(error).__name__}: {error}); "
-                "send the request again, or see whether this version of the server is supported"
+                f"the server at {self._url} answers {path} in a form unlike vLLM's ({type(error).__name__}: {error}); "
+                "send the request again, or start the server with vLLM 0.32 or newer"
             ) from error
 
 

@@ -49,7 +49,9 @@ class Detokenizer:
         try:
             tokenizer = Tokenizer.from_buffer(file.read_bytes())
         except Exception as error:  # noqa: BLE001  # the package raises nothing narrower
-            raise InvalidInputError(f"--tokenizer: {file} is not a tokenizer: {error}; give a tokenizer.json") from None
+            raise InvalidInputError(
+                f"--tokenizer: {file} is not a tokenizer: {error}; give the folder that tokenizer.save_pretrained wrote"
+            ) from None
         return cls(lambda tokens: str(tokenizer.decode(list(tokens), skip_special_tokens=False)))
 
     def pieces(self, tokens: Sequence[int]) -> list[str]:

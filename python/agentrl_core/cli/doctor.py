@@ -186,8 +186,8 @@ def _model(path: str, dtype: str) -> Any:
         return kind.from_pretrained(path, local_files_only=True, dtype=getattr(torch, dtype))
     except (OSError, ValueError) as error:
         raise InvalidInputError(
-            f"MODEL: {path} has no causal language model that can be loaded: {error}; give the directory of one, "
-            "its name in the cache, or a causal type"
+            f"MODEL: {path} has no causal language model that can be loaded: {error}; give the directory of one, its "
+            "name in the cache of Hugging Face or, without --engine, a model type such as llama"
         ) from error
 
 
@@ -226,7 +226,7 @@ def _engine(names: list[str], model: str, policy: Any, tokenizer: Any) -> Engine
     if all(name.startswith(("http://", "https://")) for name in names):
         return VllmServer(names, tokenizer)
     raise InvalidInputError(
-        f"--engine is {' '.join(names)}; give vllm, transformers, or addresses like http://host:8000"
+        f"--engine is {' '.join(names)}; give vllm alone, transformers alone, or addresses like http://host:8000"
     )
 
 

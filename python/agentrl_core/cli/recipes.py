@@ -79,7 +79,8 @@ def _wanted(do: str, names: list[str], count: int) -> list[RecipePage]:
     from agentrl_core.cli._recipe_page import RecipePage
 
     if len(names) != count:
-        raise InvalidInputError(f"recipes {do}: {len(names)} names given; give {'one' if count == 1 else 'two'}")
+        remedy = "give one recipe or TOML file" if count == 1 else "give two recipes or TOML files"
+        raise InvalidInputError(f"recipes {do}: the number of names is {len(names)}; {remedy}")
     return [RecipePage.of_file(name) if name.endswith(".toml") else RecipePage.of(name) for name in names]
 
 

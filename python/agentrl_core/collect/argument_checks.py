@@ -25,10 +25,10 @@ def check_parts(engine: object, environment: object, recipe: object, store: obje
     """Refuse values that are not an engine, environment, recipe or store, before they are used."""
     for name, given, methods, remedy in (
         ("engine", engine, ("generate", "chat"), "give an engine, such as engine.Transformers(model, tokenizer)"),
-        ("environment", environment, ("tasks", "reset"), "give an object with tasks(count) and reset(task, seed)"),
+        ("environment", environment, ("tasks", "reset"), "give an object with the methods of env.Environment"),
     ):
         if isinstance(given, Mapping) and not given:
-            raise InvalidInputError(f"Collector: {name}={given!r} is empty; {remedy}, or a table of them by name")
+            raise InvalidInputError(f"Collector: {name}={given!r} is empty; {remedy}, or a dict of them by name")
         parts: Iterable[tuple[object, object]] = given.items() if isinstance(given, Mapping) else [(None, given)]
         for key, value in parts:
             for method in methods:
@@ -51,9 +51,9 @@ def check_ahead(engines: Mapping[str, Engine], staleness: object) -> None:
         if getattr(engine, "shares_parameters", False):
             raise InvalidInputError(
                 f"Collector: engine {name!r} samples from the tensors that the optimizer changes, which "
-                f"staleness={staleness} does not allow; give it a copy of the weights, such as "
-                "engine.Transformers(model, tokenizer, copy=True), and call engine.update_weights(model, version=...) "
-                "after each iteration; or use staleness=0"
+                f"staleness={staleness} does not allow; use staleness=0, or give the engine a copy of the weights "
+                "with engine.Transformers(model, tokenizer, copy=True) and call its update_weights(model, version=...) "
+                "after each iteration"
             )
 
 

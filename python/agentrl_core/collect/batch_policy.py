@@ -73,7 +73,7 @@ class BatchPolicy:
             or not isinstance(self.oversample, Real)
             or not 1 <= self.oversample < float("inf")
         ):
-            raise InvalidInputError(f"BatchPolicy: oversample={self.oversample!r}; give a number of at least 1")
+            raise InvalidInputError(f"BatchPolicy: oversample={self.oversample!r}; give a finite number of at least 1")
         for name, least in (("max_new_tokens", 1), ("max_carryovers", 0)):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < least):

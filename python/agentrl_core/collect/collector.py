@@ -171,13 +171,13 @@ class Collector:
         if draw("score") not in recipe.collected_columns:
             raise RecipeError(
                 f"recipe {recipe.name!r}: admission reads the score during collection, but phase reward makes it only "
-                f"after a column of a model; start phase reward with a component that makes the score, such as "
-                f"reward.OutcomeScore()"
+                "with the output of a model, which is computed after collection; start phase reward with a component "
+                "that makes the score without a model, such as reward.OutcomeScore()"
             )
         if recipe.replay is not None and store is None:
             raise RecipeError(
-                f"recipe {recipe.name!r}: replay needs a store; pass one: Collector(..., store=...); or, "
-                "in a worker that only rolls out, drop the phase: recipe.replace(replay=None)"
+                f"recipe {recipe.name!r}: phase replay needs a store, but store is None; give Collector(..., "
+                "store=Store.open(path)) or, in a worker that only rolls out, use recipe.replace(replay=None)"
             )
         self.engines = engines
         self.worlds = {

@@ -94,7 +94,8 @@ class Evaluation:
         """Return 1 - C(n - c, k) / C(n, k) of each task, as a product that does not overflow."""
         if type(tries) is not int or not 1 <= tries <= int(self.samples.min()):
             raise InvalidInputError(
-                f"tries={tries!r}; give a whole number from 1 to {int(self.samples.min())}, the fewest of a task"
+                f"tries={tries!r}; give a whole number from 1 to {int(self.samples.min())}, the smallest number of "
+                "samples of a task"
             )
         factors = np.arange(tries)
         left = (self.samples - self.successes)[:, None] - factors

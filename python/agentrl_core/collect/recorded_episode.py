@@ -62,7 +62,7 @@ class EnvironmentHandle:
         if not (isinstance(self.patience, (int, float)) and 0 <= self.patience < float("inf")):
             raise InvalidInputError(
                 f"environment {self.title}: patience={self.patience!r}; give the seconds for which a failing step is "
-                "retried, at least 0"
+                "retried, a finite number of at least 0"
             )
         self.facts: Mapping[str, ExtraColumn] = getattr(environment, "facts", None) or {}
         for fact, declared in self.facts.items():
@@ -256,7 +256,8 @@ class RecordedEpisode:
                 if (repairs > _REPAIRS and left <= 0) or not self._world.replayable:
                     raise EpisodeError(
                         f"environment {self._world.title}, step {len(self.moves) + 1} of task {self._task.task_id!r} "
-                        f"failed {repairs} times (last error: {reason}); correct the environment"
+                        f"failed {max(repairs, 1)} time{'s' * (repairs > 1)} (last error: {reason}); correct the "
+                        "environment"
                     )
                 self._progress.repairs += 1
                 if repairs and self._world.patience:

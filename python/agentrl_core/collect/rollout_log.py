@@ -388,7 +388,7 @@ def plain_value(value: Any, name: str) -> Any:
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInputError(
             f"{name} returned the value {value!r:.60}, which cannot be stored ({error}); return numbers, texts, lists "
-            "and tables of them"
+            "and dicts of them"
         ) from None
 
 

@@ -48,7 +48,9 @@ class RolloutWorkers:
 
     def __init__(self, workers: object, recipe: Recipe, *, is_synchronous: bool) -> None:
         if isinstance(workers, str) or not isinstance(workers, Sequence) or not workers:
-            raise InvalidInputError(f"Collector: rollout_workers={workers!r}; give a list of functions, or None")
+            raise InvalidInputError(
+                f"Collector: rollout_workers={workers!r}; give a list with a function for each worker, or None"
+            )
         for place, worker in enumerate(workers):
             if not callable(worker):
                 raise InvalidInputError(
@@ -107,8 +109,8 @@ class RolloutWorkers:
                     continue
                 return batch  # type: ignore[no-any-return]
         raise EngineError(
-            f"Collector: none of {len(self)} rollout workers rolled out the groups from {order.first} on (the last: "
-            f"{type(failure).__name__}: {failure}); check their logs, and start them again"
+            f"Collector: none of {len(self)} rollout workers rolled out the groups from number {order.first} on (error "
+            f"of the last worker: {type(failure).__name__}: {failure}); check the workers' logs, and start them again"
         ) from failure
 
 

@@ -55,7 +55,8 @@ def tasks_begun_with(run: str, tasks: Mapping[str, Any], *, replace: bool) -> di
             opened.write(json.dumps(tasks).encode())
     except (OSError, ValueError) as error:
         raise StoreError(
-            f"{file}, which holds the first tasks, cannot be read or written: {error}; check the file and its folder"
+            f"{file}, the record of the tasks that the run began with, cannot be read or written: {error}; permit "
+            "access to it and free space on its disk, or replace it by Collector(..., allow_changes=True)"
         ) from None
     return dict(tasks)
 

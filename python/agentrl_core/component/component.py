@@ -132,7 +132,7 @@ class Component:
             if isinstance(rule, ColumnName) and rule.level == "level" and "level" not in names:
                 raise RecipeError(
                     f"{self.title()}: option {option.name} takes the level of its column from an option `level`, which "
-                    f"the class lacks; add that option, or pass the level"
+                    f"the class lacks; add that option, or give column_name the level 'draw', 'step' or 'token'"
                 )
             hint = hints[option.name]
             value, fits = _fit(getattr(self, option.name), hint)
@@ -159,8 +159,7 @@ class Component:
             if not isinstance(column, Column):
                 raise RecipeError(
                     f"{self.title()}: {name} has {column!r}, which is not a column; give a tuple of draw(...), "
-                    f"step(...) "
-                    "and token(...)"
+                    "step(...) or token(...)"
                 )
         return tuple(dict.fromkeys(columns))
 
@@ -324,9 +323,11 @@ def made_schedule(kind: type[Component], name: str, table: Mapping[str, Any]) ->
     try:
         return Schedule(**table)
     except TypeError:
-        known = ", ".join(option.name for option in fields(Schedule))
+        needed = ", ".join(option.name for option in fields(Schedule) if option.default is MISSING)
+        others = ", ".join(option.name for option in fields(Schedule) if option.default is not MISSING)
         raise RecipeError(
-            f"{kind.title()}: option {name}={dict(table)!r:.200} is not a Schedule; use keys among: {known}"
+            f"{kind.title()}: option {name}={dict(table)!r:.200} is not a Schedule; give the keys {needed} and, if "
+            f"needed, some of: {others}"
         ) from None
 
 
@@ -405,8 +406,8 @@ def find_class(package: str, table: Mapping[str, Any]) -> type[Component]:
     classes = {**exported(_COMMON), **known}
     kind = classes.get(name, Component)
     if kind is Component:
-        class_hint = 'or give your own class with its module: "package.module:Class"'
-        remedy = near_names(name, classes, f"use one of: {', '.join(sorted(known))}; {class_hint}")
+        own = 'give your own class with its module ("package.module:Class")'
+        remedy = near_names(name, classes, f"{own}, or use one of: {', '.join(sorted(known))}")
         raise RecipeError(f"{short}: component {name!r:.200} does not exist; {remedy}")
     return kind
 

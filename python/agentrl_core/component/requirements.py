@@ -38,7 +38,7 @@ def check_columns(
         if not chain and phase not in ("weight", "hooks"):
             raise RecipeError(
                 f"recipe {recipe!r}: phase {phase} has no component; add one of agentrl_core.{PHASES[phase]}: "
-                f"replace({phase}=...)"
+                f"recipe.replace({phase}=...)"
             )
         for component in chain:
             # Losses of other stages are checked when they get a batch.
@@ -110,8 +110,8 @@ def check_models(
         if column.model and column.model not in {*changing, *_KNOWN_FROZEN, *frozen}:
             raise RecipeError(
                 f"recipe {recipe!r}: column {column.name!r} is read from model {column.model!r}, which no loss trains "
-                f"and no hook moves; add a loss.Train(..., model={column.model!r}), move it with schedule.SyncModel, "
-                f"or declare it: replace(frozen=({column.model!r},))"
+                f"and no hook changes; add a loss.Train(..., model={column.model!r}) or a hook schedule.SyncModel(..., "
+                f"target={column.model!r}), or declare it frozen: recipe.replace(frozen={(*frozen, column.model)!r})"
             )
 
 

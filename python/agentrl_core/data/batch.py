@@ -422,8 +422,8 @@ class Batch:
         beyond = np.flatnonzero((indices < 0) | (indices >= of_steps[-1]))
         if len(beyond):
             raise InvalidInputError(
-                f"tokens[{beyond[0]}] is {indices[beyond[0]]}, but the batch has {of_steps[-1]} action tokens; use "
-                "indices at level 'token'"
+                f"tokens[{beyond[0]}] is {indices[beyond[0]]}, but the batch has {of_steps[-1]} action tokens; give "
+                f"row numbers of its level 'token', at least 0 and below {of_steps[-1]}"
             )
         steps = np.searchsorted(of_steps, indices, side="right") - 1
         draws = np.searchsorted(of_draws, steps, side="right") - 1

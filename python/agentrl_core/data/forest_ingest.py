@@ -183,7 +183,8 @@ def _given(values: Any, name: str, count: int) -> list[Any]:
     rows = _rows(values, f"columns[{name!r}]")
     if len(rows) != count:
         raise InvalidInputError(
-            f"columns[{name!r}] has {len(rows)} rows, but trajectories has {count}; give one for each (None: no rows)"
+            f"columns[{name!r}] has {len(rows)} rows, but trajectories has {count}; give one for each, which "
+            "can be None"
         )
     return rows
 

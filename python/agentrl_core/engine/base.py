@@ -112,7 +112,9 @@ class Request:
     def __post_init__(self) -> None:
         tokens: object = self.tokens
         if not isinstance(tokens, np.ndarray):
-            raise InvalidInputError(f"Request: tokens is a {type(tokens).__name__}; give an int32 array of tokens")
+            raise InvalidInputError(
+                f"Request: tokens is a {type(tokens).__name__}; give a NumPy array of int32 token ids"
+            )
         if self.tokens.ndim != 1 or self.tokens.size == 0 or self.tokens.dtype.kind not in "iu":
             raise InvalidInputError(
                 f"Request: tokens is an array of shape {self.tokens.shape} and type {self.tokens.dtype}; "
@@ -186,7 +188,7 @@ class Segment:
         if experts is not None and (experts.ndim != 2 or experts.dtype not in (np.uint8, np.uint16)):
             raise DataError(
                 f"Segment: routed_experts is of shape {experts.shape} and dtype {experts.dtype}; give uint8 or uint16 "
-                "[rows, layers * k]"
+                "of shape [tokens, layers * experts per token]"
             )
         if self.finish_reason not in ("stop", "length", "abort"):
             raise DataError(f"Segment: finish_reason is {self.finish_reason!r}; give 'stop', 'length' or 'abort'")
@@ -357,7 +359,7 @@ def check_version(version: object) -> None:
         InvalidInputError: the version is not an integer of at least 0.
     """
     if isinstance(version, bool) or not isinstance(version, Integral) or not 0 <= int(version) < 1 << 63:
-        raise InvalidInputError(f"update_weights: version is {version!r}; give a whole number of at least 0")
+        raise InvalidInputError(f"update_weights: version is {version!r}; give a whole number from 0 to 2^63 - 1")
 
 
 def check_request(request: object, vocabulary_size: int, *, takes_images: bool = False) -> None:
@@ -381,8 +383,8 @@ def check_request(request: object, vocabulary_size: int, *, takes_images: bool =
         )
     if request.images and not takes_images:
         raise UnsupportedError(
-            f"generate: the request has {len(request.images)} images, and this engine takes none; use an engine with "
-            "takes_images = True, such as engine.Transformers with a model that takes images and its processor"
+            "generate: the request has images, and this engine takes none; use an engine with takes_images = True, "
+            "such as engine.Transformers with a model that takes images and its processor"
         )
 
 

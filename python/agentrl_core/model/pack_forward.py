@@ -1,7 +1,7 @@
 """Run a pack on a model, by the model's own forward; the output layer gets only the rows of prediction pairs.
 
-The model's forward runs inside the call of its wrappers (`model.replaced_forward`). During that call the forward of the output
-layer is replaced by one that reads only the rows that predict a token, so that no other logits are computed. The
+The model's forward runs inside the call of its wrappers (`model.replaced_forward`). During that call the forward of the
+output layer is replaced by one that reads only the rows that predict a token, so that no other logits are computed. The
 model's own operations on logits after the output layer (scales, soft caps) are unchanged.
 """
 

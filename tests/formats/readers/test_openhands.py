@@ -270,7 +270,7 @@ def test_a_condensation_before_the_sdk(forgotten, tmp_path):
         ([action(1, "condensation", "agent")], UnsupportedError, "does not name the events that it removed"),
         ([observation(1, "a", tool_call_metadata=meta({}, "c9"))], UnsupportedError, "it replies to the call 'c9'"),
         ([action(1, "message", "user", args={"image_urls": ["a"]})], UnsupportedError, "it has images"),
-        ([action(1, "run", tool_call_metadata=meta({"id": "r"}))], InvalidInputError, "choices of model_response is "),
+        ([action(1, "run", tool_call_metadata=meta({"id": "r"}))], InvalidInputError, "model_response.choices is "),
         ([SYSTEM, sdk("Condensation", summary="S")], UnsupportedError, "does not name the events that it removed"),
         ([SYSTEM, condensed([], "S", None)], UnsupportedError, "the place of its summary is not in the file"),
         ([SYSTEM, condensed([], "S", -1)], UnsupportedError, "the place of its summary is not in the file"),

@@ -117,9 +117,7 @@ def test_roles_that_leave_no_text_are_ambiguous():
 def test_a_dump_that_cannot_be_verified_is_refused():
     tokenizer = gallery_tokenizer("qwen2_5")
     row, _ = dumped(tokenizer, [QUESTION], "It is cold.")
-    with pytest.raises(
-        UnsupportedError, match=r"chat 0: prompt is .*, but no chat with one user message renders to it"
-    ):
+    with pytest.raises(UnsupportedError, match=r"prompt is .*, but no chat with one user message renders to it"):
         from_chats(read([row]), gallery_tokenizer("gemma3"))
     several, _ = dumped(tokenizer, [QUESTION, {"role": "assistant", "content": "Cold."}, QUESTION], "It is cold.")
     with pytest.raises(UnsupportedError, match=r"chat 0: prompt is .*, but several chats render to it"):

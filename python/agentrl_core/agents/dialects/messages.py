@@ -68,7 +68,10 @@ def parse_request(body: Json) -> Json:
     if None in texts:
         if isinstance(system_field, list):
             place = texts.index(None)
-            raise InvalidInputError(f"system[{place}] is {system_field[place]!r:.60}; give a text part")
+            raise InvalidInputError(
+                f'system[{place}] is {system_field[place]!r:.60}; give {{"type": "text", "text": ...}}, or a text as '
+                "system"
+            )
         raise InvalidInputError(f"system is {system_field!r:.60}; give a text, or a list of text parts")
     system = "".join(text for text in texts if text)
     if system:
@@ -196,7 +199,9 @@ def _result(content: Any) -> str | list[Json]:
     for part in content:
         text = text_of([part])
         if text is None and part.get("type") != "image":
-            raise InvalidInputError(f"a part of a tool_result has type {part.get('type')!r:.40}; give text and image")
+            raise InvalidInputError(
+                f'a part of a tool_result is {part!r:.60}; give {{"type": "text", "text": ...}} or a part of type image'
+            )
         parts.append(_image(part) if text is None else {"type": "text", "text": text})
     return parts
 

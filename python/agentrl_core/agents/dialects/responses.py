@@ -213,7 +213,9 @@ def _part(part: str | Json) -> Json:
         return {"type": "image_url", "image_url": {"url": part.get("image_url")}}
     text = part.get("text", part.get("refusal"))
     if text is None:
-        raise InvalidInputError(f"a content part has type {part.get('type')!r:.40}; send input_text and input_image")
+        raise InvalidInputError(
+            f'a content part is {part!r:.60}; send {{"type": "input_text", "text": ...}} or a part of type input_image'
+        )
     return {"type": "text", "text": text}
 
 

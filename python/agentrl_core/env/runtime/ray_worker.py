@@ -20,7 +20,7 @@ class RayWorker(RemoteWorker):
     """
 
     def __init__(self, environment: Environment) -> None:
-        ray = connected(f'environment {type(environment).__name__} runs="ray"')
+        ray = connected(f'environment {type(environment).__name__} has runs="ray"')
         # Like Ray, pickle classes of notebooks and scripts by value.
         super().__init__(environment, "ray", ray.cloudpickle.dumps)
         self._ray = ray
