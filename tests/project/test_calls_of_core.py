@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 import agentrl_core
 from agentrl_core import _core
 
@@ -17,6 +19,9 @@ PACKAGE = Path(str(agentrl_core.__file__)).parent
 CLASSES = ("Batch", "Forest", "RolloutLog", "Store")
 HOLDERS = {"batch": "Batch", "part": "Batch", "stored": "Batch", "forest": "Forest", "store": "Store"}
 """Classes by the names of variables that hold their objects."""
+
+TYPED = {"GroupTree", "SearchTree", "SumTree"}
+"""Classes whose `self._core` mypy checks: the stub has all methods of `_core.SearchTree` and `_core.replay.SumTree`."""
 
 
 class Use(NamedTuple):
@@ -36,6 +41,24 @@ def owner_of(value: ast.expr, enclosing: str) -> str | None:
         case ast.Attribute(value=ast.Name(id=name) | ast.Attribute(attr=name), attr="_core"):
             return HOLDERS.get(name)
     return None
+
+
+def unknown_in(source: str) -> Iterator[str]:
+    """Yield the uses of `_core` of objects whose native class is not known, and variables that hold one."""
+    for outer in ast.parse(source).body:
+        enclosing = outer.name if isinstance(outer, ast.ClassDef) else ""
+        for node in ast.walk(outer):
+            match node:
+                case ast.Attribute(value=ast.Attribute(attr="_core") as holder):
+                    typed = ast.unparse(holder) == "self._core" and enclosing in TYPED
+                    if not typed and owner_of(holder, enclosing) is None:
+                        yield ast.unparse(node)
+                case (
+                    ast.Assign(targets=[ast.Name()], value=ast.Attribute(attr="_core"))
+                    | ast.AnnAssign(target=ast.Name(), value=ast.Attribute(attr="_core"))
+                    | ast.NamedExpr(value=ast.Attribute(attr="_core"))
+                ):
+                    yield ast.unparse(node)
 
 
 def uses_in(path: Path) -> Iterator[Use]:
@@ -85,3 +108,21 @@ def test_calls_have_the_parameters_of_the_binary() -> None:
     assert known <= {(use.owner, use.name) for use in uses}, "a native method that no code uses, or used unseen"
     wrong = {f"{use.place} {use.owner}.{use.name}": found for use in uses if (found := difference(use))}
     assert not wrong
+
+
+def test_the_class_of_every_holder_is_known() -> None:
+    sources = {str(path.relative_to(PACKAGE)): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
+    unknown = {f"{path}: {use}" for path, source in sources.items() for use in unknown_in(source)}
+    assert not unknown, "name the variable as in HOLDERS, or add it there"
+    classes = {
+        node.name for text in sources.values() for node in ast.parse(text).body if isinstance(node, ast.ClassDef)
+    }
+    assert classes >= TYPED
+
+
+@pytest.mark.parametrize(
+    "source", ["other._core.rows()", "native = batch._core", "class Other:\n    x = self._core.rows"]
+)
+def test_a_holder_of_unknown_class_is_found(source: str) -> None:
+    assert list(unknown_in(source))
+    assert not list(unknown_in("batch._core.rows()"))

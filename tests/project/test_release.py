@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from public_names import public_names
 
 import agentrl_core
 from agentrl_core import renames
@@ -52,6 +53,21 @@ def test_no_other_file_states_the_version(root: Path, stated: str, project: dict
 def test_the_changelog_begins_with_this_version(root: Path, stated: str) -> None:
     sections = re.findall(r"^## \[([^\]]+)\]", (root / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert sections[0] == stated
+
+
+def test_the_changelog_counts_the_names_and_lists_the_removed_ones(root: Path) -> None:
+    text = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    table = renames.Renames.read().sections
+    for count, words in (
+        (len(table["modules"]), "modules and several hundred names"),
+        (sum(map(len, public_names().values())), "public names"),
+    ):
+        assert re.findall(rf"(\d+) {words}", text) == [str(count)], words
+    removed = {old for section in table.values() for old, new in section.items() if new.startswith("removed")}
+    assert len(removed) > 10
+    last_words = {old.rpartition(".")[2] for old in removed}
+    listed = text.partition("\n### Removed\n")[2].partition("\n## ")[0]
+    assert last_words <= set(re.findall(r"\w+", listed))
 
 
 def test_pages_name_files_targets_and_options_that_are_there(root: Path) -> None:
