@@ -35,7 +35,7 @@ def test_the_small_model_calls_as_it_was_shown(text, message) -> None:
     from agentrl_core.agents.answer_messages import parse_message
 
     example = runpy.run_path(str(EXAMPLE))
-    tokenizer = example["taught"](warm_start.build(env.ReasoningGym(["lcm"]), seed=0)[1])
+    tokenizer = example["with_response_format"](warm_start.build(env.ReasoningGym(["lcm"]), seed=0)[1])
     parsed = parse_message(tokenizer, text, "<assistant>")
     if message is None:
         assert parsed == {"content": text}

@@ -73,16 +73,27 @@ def test_curves_are_those_of_the_run(at, recorded) -> None:
     assert browser.do("document.querySelectorAll('.curve[data-name=success] .dot').length") == 3
 
 
-def test_curves_stand_in_named_groups(at) -> None:
+def test_curves_stand_in_named_groups(at, recorded) -> None:
     browser = at()
-    assert browser.texts(".curve-group > h3")[:3] == ["Outcome", "Learning", "Tokens"]
+    assert browser.texts(".curve-group > h3") == ["Outcome", "Learning", "Tokens", "Failures"]
     for title, name in (
         ("Outcome", "success"),
         ("Outcome", "success@lcm"),
         ("Learning", "entropy"),
         ("Tokens", "length"),
+        ("Failures", "tool errors"),
     ):
-        assert name in browser.texts(f".curve-group[data-name={title}] .curve h3"), name
+        section = f".curve-group[data-name={title}]"
+        constant = {text.split(" ", 1)[1] for text in browser.texts(f"{section} .constant span")}
+        assert name in {*browser.texts(f"{section} .curve h3"), *constant}, name
+    computed = {name for name in statistics(scan(recorded)).columns if "@" not in name} - {"iteration"}
+    meanings = browser.do(
+        "[...document.querySelectorAll('.curve, .constant [data-name]')].map((each) => [each.dataset.name, each.title])"
+    )
+    of_numbers = {name: meaning for name, meaning in meanings if name in computed}
+    assert {"success", "entropy", "length"} <= of_numbers.keys()
+    assert not [name for name, meaning in of_numbers.items() if not meaning or "metric of the training loop" in meaning]
+    assert len(set(of_numbers.values())) == len(of_numbers)
 
 
 def test_metrics_of_training_stand_first_with_their_meaning(browser, trained_file) -> None:
