@@ -1,4 +1,4 @@
-"""The remedy for a name that does not exist: the names that are near it."""
+"""Suggest the known names nearest to a name that does not exist."""
 
 from __future__ import annotations
 

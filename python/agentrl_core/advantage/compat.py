@@ -1,4 +1,4 @@
-"""Group-relative advantages of other projects, as options of one operator."""
+"""Compute group-relative advantages as other projects do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exploration bonuses from the policy's entropy."""
+"""Exploration bonus from the policy's entropy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convert model output to messages of `/v1/chat/completions`, and such messages to those of a collector."""
+"""Parse model output to messages of `/v1/chat/completions`, and convert these for a collector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`agentrl serve`: record requests of agents of any framework to a model's server."""
+"""`agentrl serve`: an endpoint before a model's server that records the requests of agents of any framework."""
 
 from __future__ import annotations
 

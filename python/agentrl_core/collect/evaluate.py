@@ -1,4 +1,4 @@
-"""Evaluation of an engine that is not in training."""
+"""Evaluate an engine outside a training run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event loop of programs, in a separate thread: slots of branches, a watchdog, garbage collection."""
+"""Run rollout programs in an event loop in its own thread: limits on branches, a watchdog, release of memory."""
 
 from __future__ import annotations
 

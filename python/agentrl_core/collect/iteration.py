@@ -1,4 +1,4 @@
-"""The batch of one iteration: its inputs, its contents, its tokens, its state, and its record at the close."""
+"""Assemble the batch of an iteration: inputs, columns, token counts, checks, and the record of its close."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch the queries of programs to models."""
+"""Collect the queries that rollout programs send to models, and run them in batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record of the tasks of a run, by which a restart with another data set is found."""
+"""A digest of a run's tasks, to detect a restart with another data set."""
 
 from __future__ import annotations
 

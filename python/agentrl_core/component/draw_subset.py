@@ -1,4 +1,4 @@
-"""Apply a component to some draws of a batch."""
+"""Apply a component to some draws of a batch, and keep the values of the others."""
 
 from __future__ import annotations
 

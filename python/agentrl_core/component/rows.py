@@ -1,4 +1,4 @@
-"""Rows of one level of a batch for components: values, groups, votes, and which rows count."""
+"""Rows of a batch's draws, steps or tokens: values, groups, and which rows count in statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State that components keep between iterations: a fold over the closed iterations.
+"""State that components keep between iterations, updated when each iteration closes.
 
 Two forms are stored. A store has the state after the last closed iteration: plain values as JSON, and arrays by path,
 of which it writes only changed rows (`split_arrays`, `join_arrays`). A batch has the state that its columns were

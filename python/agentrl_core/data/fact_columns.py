@@ -1,4 +1,4 @@
-"""Declarations of an environment's facts besides its reward."""
+"""Declare columns for values that an environment reports in addition to its reward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws of stored trajectories, the output of phase replay, and contexts of actions."""
+"""`Draws`: stored trajectories that replay chose; `Contexts`: the tokens before each action."""
 
 from __future__ import annotations
 

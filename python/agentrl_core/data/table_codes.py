@@ -1,4 +1,4 @@
-"""Codes of the tables, which the metadata of file columns also document."""
+"""Integer codes and flags in the tables' columns; the metadata of files documents them too."""
 
 from enum import IntFlag
 

@@ -1,4 +1,4 @@
-"""Check that a rendered chat contains the texts of its messages, each at its own characters."""
+"""Check that a rendered chat contains every text of its messages, without overlaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convert vLLM's output for a request, in this process or over HTTP, to a segment."""
+"""Convert sampling options to vLLM's, and vLLM's output for a request to a segment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts of actions on a screen, read by recipes for user interfaces."""
+"""Values recorded for each screen action, which recipes for user interfaces read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check tasks: one check for all callers."""
+"""Describe what is wrong with a task; used wherever tasks are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks from lists, for training and held out."""
+"""Lists of tasks, split into training and held-out tasks."""
 
 from __future__ import annotations
 

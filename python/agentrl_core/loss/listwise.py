@@ -1,4 +1,4 @@
-"""Groups: losses on all answers to the same question together."""
+"""Losses on all answers to the same question together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks: detached factors of tokens, one for positive and one for negative advantages."""
+"""Token masks of a policy loss: factors without gradient, one for positive and one for negative advantages."""
 
 from __future__ import annotations
 

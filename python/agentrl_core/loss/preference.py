@@ -1,4 +1,4 @@
-"""Pairs: losses on two answers to the same question."""
+"""Losses on a better and a worse answer to the same question."""
 
 from __future__ import annotations
 

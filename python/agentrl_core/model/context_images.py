@@ -1,4 +1,4 @@
-"""Token rows made from a batch's contexts: their distribution over packs, and the images in them."""
+"""Divide rows made from a batch's contexts among packs, with the images that they contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experts of a mixture of experts that an engine recorded while sampling, for the tokens of packs."""
+"""The experts that an engine recorded for each token while it sampled, arranged for the tokens of packs."""
 
 from __future__ import annotations
 

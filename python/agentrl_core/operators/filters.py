@@ -1,4 +1,4 @@
-"""Masks of rows that are worth training on. Rows are not removed, and masked rows have already voted."""
+"""Mask rows not worth training on; they stay in the batch, and count in the statistics of their group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packing for custom storage: rows of tokens as trees, and items in bins of equal cost.
+"""Lay out rows of tokens as trees, and divide items into bins of equal cost.
 
 For a `Batch`, use `Update.pack`.
 """

@@ -1,4 +1,4 @@
-"""Returns over time: for tokens, for steps, or for the turns of one agent among several.
+"""Returns over time for tokens, steps or one agent's turns, and the optimal baseline of tokens.
 
 The rows of a sequence are in time order. Sequences are given by `sequence_ids` (one id per row, in any order:
 trajectories, or `keys.composite(trajectories, agents)` for the turns of each agent), by `offsets` (`int64[sequences +

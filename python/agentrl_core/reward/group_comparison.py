@@ -1,4 +1,4 @@
-"""Scores by comparison within a group: best of k, win rates, teams."""
+"""Scores by comparison within a group: win rates."""
 
 from __future__ import annotations
 

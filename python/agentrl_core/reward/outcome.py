@@ -1,4 +1,4 @@
-"""Scores from outcomes, and draws without a score, which are ignored."""
+"""Scores from outcomes, and draws that are left out: those without a score, and surplus ones of a group."""
 
 from __future__ import annotations
 

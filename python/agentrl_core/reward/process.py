@@ -1,4 +1,4 @@
-"""Rewards of steps and tokens: information gain, implicit rewards of a model, first visits, checklists."""
+"""Process rewards of tokens that a reward model implies by its log-probs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores per row: sums and gates of components, length penalties, tiers, curves, noise."""
+"""Shape the scores of rows: combinations, length penalties, curves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wait for several tasks at once, and let one task at a time await a branch."""
+"""Helpers for asyncio tasks: wait for several at once, and let only one await a branch."""
 
 from __future__ import annotations
 

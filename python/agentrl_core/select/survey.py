@@ -1,4 +1,4 @@
-"""Surveys: roll out additional groups that are measured and never drawn."""
+"""Roll out additional groups that are measured and not trained on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bootstrap intervals of scores over runs."""
+"""Bootstrap intervals of scores over runs, performance profiles, and the probability of improvement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recipes of iterations in the page, to explain advantages."""
+"""Describe each iteration's recipe in the page of a run, so that the page can explain advantages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mask draws in the loss by facts about them or their group; masked draws have already voted in statistics."""
+"""Mask draws in the loss by facts about them or their group; masked draws still count in statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weight factors of rows: from a column, from marks, and for the number of rows with a signal."""
+"""Scale the weights of rows: by a column, by marks, or to make up for rows without a signal."""
 
 from __future__ import annotations
 

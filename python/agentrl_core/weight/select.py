@@ -1,4 +1,4 @@
-"""Selectors that turn scores into loss masks of rows or tokens, and components that apply them.
+"""Mask all but the rows or tokens that a rule selects by their scores.
 
 Every selector takes scores, group ids (None: all rows are one group) and `valid`, and returns `bool[n]`, False in rows
 that are not valid. Selection does not renormalise: choose the denominator of the loss yourself.

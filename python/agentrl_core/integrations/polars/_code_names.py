@@ -1,4 +1,4 @@
-"""Names for the codes of the tables, and booleans for their zeros and ones."""
+"""Replace integer codes in tables by names, and 0 and 1 by booleans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imported records, stored completely, so that a trajectory can be exported as it was imported."""
+"""Keep an imported record unchanged, so that its trajectory can be exported as it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics over several ranks: each rank contributes its part, the caller reduces, each rank gets the result."""
+"""Group statistics over several distributed processes: partial sums that the caller reduces."""
 
 from __future__ import annotations
 

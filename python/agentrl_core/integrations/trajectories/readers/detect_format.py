@@ -1,4 +1,4 @@
-"""Read trajectories that other programs stored, as chats."""
+"""Recognise the format of stored trajectories, and read them with its reader."""
 
 from __future__ import annotations
 
