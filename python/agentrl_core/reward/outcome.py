@@ -1,4 +1,4 @@
-"""Scores from outcomes, and draws that are left out: those without a score, and surplus ones of a group."""
+"""Scores from outcomes, and draws that are left out: those without a score, and surplus failures of a group."""
 
 from __future__ import annotations
 
