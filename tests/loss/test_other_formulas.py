@@ -471,7 +471,7 @@ def test_a_function_is_a_loss() -> None:
 
 def test_missing_or_invalid_inputs_of_a_loss_are_named() -> None:
     case = Case.random(8)
-    with pytest.raises(UnsupportedError, match="needs the model's answer 'value'"):
+    with pytest.raises(UnsupportedError, match="the loss needs output 'value'"):
         loss.Value().evaluate(loss.Tokens(case.logprob, None, case.streams))
     del case.streams["reference_logprob"]
     with pytest.raises(

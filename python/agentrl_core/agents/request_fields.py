@@ -141,7 +141,7 @@ class Rule(ABC):
 
 @dataclass(frozen=True)
 class Number(Rule):
-    """A finite number in a range.
+    """Rule of a field that is a finite number in a range.
 
     Args:
         least: the smallest valid number.
@@ -176,7 +176,7 @@ def whole(least: int, most: int = 2**31 - 1) -> Number:
 
 @dataclass(frozen=True)
 class Text(Rule):
-    """A text with a number of characters in a range, or one of a few texts."""
+    """Rule of a field that is a text: its number of characters has a range, or it is one of a few texts."""
 
     least: int = 0
     most: int | None = None
@@ -219,7 +219,7 @@ class Flag(Rule):
 
 @dataclass(frozen=True)
 class List(Rule):
-    """A list whose entries follow one rule."""
+    """Rule of a field that is a list, whose entries follow one rule."""
 
     of: Rule
     least: int = 0
@@ -286,7 +286,7 @@ class Object(Rule):
 
 @dataclass(frozen=True)
 class Either(Rule):
-    """One of several rules, chosen by the type of the value; created by `either`."""
+    """Rule of a field that follows one of several rules, by the type of its value; created by `either`."""
 
     rules: tuple[Rule, ...]
     of: Mapping[type, Rule]

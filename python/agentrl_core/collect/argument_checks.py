@@ -145,7 +145,7 @@ def check_chosen(chosen: Sequence[tuple[str, Task]]) -> None:
 
 
 def check_apart(tasks: Mapping[str, Sequence[Task]]) -> None:
-    """Refuse environments with equal task ids."""
+    """Refuse environments that share a task id. Only lists of tasks are compared, not generated tasks."""
     seen: dict[str, str] = {}
     for name, each in tasks.items():
         # Generated tasks are not created for the comparison.

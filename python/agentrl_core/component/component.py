@@ -332,7 +332,7 @@ def made_schedule(kind: type[Component], name: str, table: Mapping[str, Any]) ->
 
 
 class ForeignComponentError(RecipeError):
-    """Raised if a table that is only displayed names a class outside of agentrl_core."""
+    """Raised when a recipe is only displayed, but its table names a class outside of agentrl_core."""
 
 
 @contextmanager

@@ -371,9 +371,9 @@ class Chat:
         try:
             parts, with_image = rendered(), rendered(IMAGE)
         except UnsupportedError as error:
-            self._refuse(f"refuses parts in a message of role {role!r}: {error}; give it as a text", error)
+            self._refuse(f"refuses a list as the content of a message of role {role!r}; give one text", error)
         if "'type'" in with_image or "agentrl part" not in with_image:
-            self._refuse(f"does not know parts in a message of role {role!r}; give it as a text")
+            self._refuse(f"cannot show a list as the content of a message of role {role!r}; give one text")
         if with_image == parts:
             self._refuse(f"shows no images in a message of role {role!r}; describe them in words")
 

@@ -117,8 +117,8 @@ class Tokens:
         value = getattr(self._answers, name, None)
         if value is None:
             raise UnsupportedError(
-                f"the loss needs the model's answer {name!r}, which this pack output does not have; give an object "
-                f"with the attributes logprob, entropy and {name}"
+                f"the loss needs output {name!r}, which these outputs of the model lack; set outputs.{name}, or run "
+                "the pack with pack.run(model), which sets the outputs that the loss declares"
             )
         return self._where_trained(value)
 

@@ -117,7 +117,8 @@ def _of_teacher(teacher: TeacherRows | None, beta: float, vocabulary: int, never
     if len(head.weight) != vocabulary:
         raise InvalidInputError(
             f"teacher: it has {len(head.weight)} logits and the model has {vocabulary}; give a teacher with the same "
-            "tokenizer, or annotate its top tokens if only the padding of the vocabulary differs"
+            "tokenizer or, if only the padding of the vocabulary differs, use "
+            "arl.annotate(batch, 'teacher_logprob', teacher, top_k=64)"
         )
     device = teacher.states.device
     wide = torch.float64 if teacher.states.dtype == torch.float64 else torch.float32

@@ -270,7 +270,7 @@ def _by_image(inner: nn.Module, output: Any, sizes: Sequence[int]) -> list[Tenso
     if len(parts) != len(sizes):
         raise UnsupportedError(
             f"model: {type(inner).__name__} makes features of shape {_shape(output)} of {len(sizes)} images, but "
-            "not one part for each image; use a vision model that docs/models.md lists"
+            "not one part for each image; use a vision model that docs/howto/vision.md lists"
         )
     return parts
 

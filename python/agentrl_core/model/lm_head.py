@@ -231,7 +231,7 @@ class LMHead:
 
 
 class Gradients:
-    """Gradients by hidden states, weight and bias of a head, summed over chunks.
+    """Gradients with respect to hidden states, weight and bias of a head, summed over chunks.
 
     Args:
         head: the head.

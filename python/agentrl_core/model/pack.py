@@ -42,8 +42,8 @@ class Streams(dict[str, Tensor]):
             return self[name]
         except KeyError:
             raise AttributeError(
-                f"the pack has no stream {name!r} (it has: {', '.join(self) or 'none'}); take a pack from an update "
-                "whose loss reads it"
+                f"the pack has no stream {name!r} (it has: {', '.join(self) or 'none'}); declare it in needs "
+                "of the loss, and take the pack from an update of this loss"
             ) from None
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RunningEpisode(Protocol):
-    """A running episode, with all its answers."""
+    """Interface of a running episode, with all answers of the environment so far."""
 
     @property
     def title(self) -> str:

@@ -377,9 +377,14 @@ class TokenPath:
                 return Position(node, None if token == end else token - first, token, turns)
             first = end
         rewritten = max((end for node, end in self._nodes if node is None), default=0)
-        remedy = f"give a whole number from {rewritten + 1} to {first}" if rewritten < first else "await a turn first"
+        if rewritten == first:
+            raise InvalidInputError(
+                f"branch {self.name}: position token={token}, but no token has a position yet; await a turn first"
+            )
         where = ", after the rewritten context" if rewritten else ""
-        raise InvalidInputError(f"branch {self.name}: position token={token}; {remedy}{where}")
+        raise InvalidInputError(
+            f"branch {self.name}: position token={token}; give a whole number from {rewritten + 1} to {first}{where}"
+        )
 
     def context(self, items: Sequence[Content | int], tools: Any) -> NewContext:
         """Return a new context from messages and turns of this path by number.

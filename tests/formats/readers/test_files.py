@@ -155,5 +155,5 @@ def test_json_that_python_cannot_hold_is_refused(text, tmp_path):
 def test_a_reward_that_no_float_holds_is_refused(record):
     with pytest.raises(InvalidInputError, match=r"record 0.*int too large"):
         list(read([record]))
-    with pytest.raises(InvalidInputError, match="chat 0: reward is larger than any float"):
+    with pytest.raises(InvalidInputError, match="chat 0: reward is beyond the range of a float"):
         from_chats([{"prompt_ids": [1], "completion_ids": [2], "reward": 10**400}])

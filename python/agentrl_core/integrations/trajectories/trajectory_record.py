@@ -216,7 +216,9 @@ def as_number(given: object, name: str) -> float:
     try:
         return float(given)
     except OverflowError:
-        raise InvalidInputError(f"{name} is larger than any float; give a number, or null if it is not known") from None
+        raise InvalidInputError(
+            f"{name} is beyond the range of a float; give a number up to 1.8e308, or null"
+        ) from None
 
 
 def episodes_of(batch: Batch, tokenizer: PreTrainedTokenizerBase | None = None) -> list[TrajectoryRecord]:
