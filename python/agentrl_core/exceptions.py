@@ -42,11 +42,11 @@ class StoreError(AgentRLError, OSError):
 
 
 class CorruptError(AgentRLError):
-    """A file of a store does not match its manifest."""
+    """Stored data are damaged, such as a file of a store that does not match its manifest."""
 
 
 class UnsupportedError(AgentRLError, NotImplementedError):
-    """This build does not support a model, layout or file version."""
+    """This build does not support a model, layout, file version or content, or the operating system."""
 
 
 class EngineError(AgentRLError, RuntimeError):
@@ -54,11 +54,11 @@ class EngineError(AgentRLError, RuntimeError):
 
 
 class MissingDependencyError(AgentRLError, ImportError):
-    """An optional package is needed; the message names the extra that installs it."""
+    """An optional package or program is missing; the message describes how to install it, usually by an extra."""
 
 
 class InternalError(AgentRLError, RuntimeError):
-    """A bug in agentrl_core: a panic of the Rust core, caught by the binding."""
+    """A bug in agentrl_core, such as a panic of the Rust core that the binding caught."""
 
 
 class AgentRLWarning(RuntimeWarning):

@@ -249,7 +249,7 @@ def table() -> Renames:
 
 
 def longest(keys: Mapping[tuple[str, ...], tuple[str, ...]], path: str, end: int) -> str | None:
-    """Return the key that matches a path: its last `end` parts end the path, the others occur before in order."""
+    """Return the longest key whose last `end` parts end a path and whose other parts occur before them in order."""
     parts = path.split(".")
     candidates = keys.get(tuple(parts[-end:]), ())
     return next((key for key in candidates if _covers(key.split(".")[:-end], parts[:-end])), None)

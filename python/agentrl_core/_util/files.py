@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Create a file inside the block; it gets its name, replacing an older one, if the block ends without an error.
+    """Open a new file for the block; it replaces the file at `path` if the block ends without an error.
 
     The data go to a new file with a random name in the same folder, so a planted link is never followed. File and name
     are on disk when the block ends.

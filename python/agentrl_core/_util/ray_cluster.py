@@ -18,7 +18,7 @@ _RAY_UNITS = 10_000
 
 
 def connected(who: str) -> Any:
-    """Return the module `ray`, connected to a cluster.
+    """Return the module `ray`; raise an error if it is not installed or not connected to a cluster.
 
     Args:
         who: the caller, for messages.

@@ -7,7 +7,7 @@ from typing import Literal
 
 
 def stable_hash(data: bytes, *, size: int = 8, byteorder: Literal["little", "big"] = "little") -> int:
-    """Return a non-negative number of 8 size - 1 bits that follows from the data alone.
+    """Return a hash of bytes: a number of `8 * size - 1` bits that is the same in every process.
 
     The hash of the core (`_core.rng.structural_seed`) takes whole numbers; this one takes texts, such as ids of tasks.
     Stores and seeds of runs have its numbers, so it must not change.

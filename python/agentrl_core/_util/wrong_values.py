@@ -21,7 +21,7 @@ def first_wrong(values: Iterable[Any], is_good: Callable[[Any], bool]) -> int | 
 
 
 def is_number(value: object, kinds: str = "biuf") -> bool:
-    """Return whether a value is a number that NumPy has a type for, with one of these kinds of dtype.
+    """Return whether a value is a real number or a boolean whose NumPy dtype is of one of the given `kinds`.
 
     Example:
         >>> from fractions import Fraction

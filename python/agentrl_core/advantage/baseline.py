@@ -129,7 +129,7 @@ class BaselineRelative(BatchComponent):
 
 @dataclass(frozen=True)
 class OptimalTokenBaseline(BatchComponent):
-    """Subtract at every trained token the baseline that minimises the gradient's variance.
+    """Score minus, at every trained token, the baseline that minimises the gradient's variance.
 
         advantage = score - b_t,
         w = 1 - 2 p + sum p^2,  W_it = sum_{j <= t} w_ij,  b_t = sum_i R_i W_it / (sum_i W_it + eps)

@@ -26,7 +26,7 @@ def gigpo(
     eps: float = 1e-6,
     valid: object | None = None,
 ) -> NDArray[Any]:
-    """Advantage of each step: its trajectory's reward in the group, plus its return among steps from the same state.
+    """Return step advantages: the trajectory's reward relative to its group, plus the return relative to its state.
 
     For step t of trajectory i with episode reward R_i and return G_t = sum_{k >= t} gamma^(k - t) r_k:
 

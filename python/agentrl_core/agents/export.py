@@ -13,7 +13,7 @@ from agentrl_core.exceptions import InvalidInputError
 
 
 def export_session(recorded: SessionRecord, shape: str) -> Json:
-    """Export a session as `openenv` (entries of TRL and OpenEnv), `rllm` (gateway traces) or `agent-lightning` events.
+    """Return a session as JSON: `openenv` (TRL and OpenEnv), `rllm` (gateway traces) or `agent-lightning` (events).
 
     Raises:
         InvalidInputError: no such shape.

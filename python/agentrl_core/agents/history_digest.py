@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 def text_of(content: object) -> str | None:
-    """Return the text of a message's content, a text or a list of parts; None if it contains more than text.
+    """Return the text of a message's content (a text or a list of parts); None if the content has more than text.
 
     Parts are joined by newlines, as in vLLM.
     """

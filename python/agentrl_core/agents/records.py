@@ -42,7 +42,7 @@ INFO_BYTES = 256 << 10
 
 @dataclass
 class SessionTurn:
-    """One answer of a session. Its prompt is stored as a prefix of another turn's tokens, and the further tokens.
+    """One answer of a session. Its prompt is stored as the length of a prefix shared with another turn, and the rest.
 
     Args:
         number: number of the turn in its session.

@@ -23,7 +23,7 @@ class _PendingRequest:
 
 
 class RequestDeduplicator:
-    """Answers a retry, or a request whose client had disconnected, with the earlier answer instead of a new sample.
+    """Answers a repeated request with the earlier answer instead of a new sample.
 
     A request is repeated if its client marks it so, or if it equals one whose client disconnected before the answer.
 

@@ -53,7 +53,7 @@ RETRIES = "x-stainless-retry-count"
 
 
 class SessionHandler(Protocol):
-    """Answers the requests of one session."""
+    """Interface of objects that answer the requests of one session."""
 
     histories: dict[str, list[Json]]
     """Items of conversations, by the id of the response that ends them."""

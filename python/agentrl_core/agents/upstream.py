@@ -64,7 +64,7 @@ class RefusedError(EngineError):
 
 
 class Upstream(Protocol):
-    """Interface of generators of answers. Requests are those of `/v1/chat/completions`; several may run at once."""
+    """Interface of generators of answers. Requests are those of OpenAI's API; several may run at once."""
 
     async def check(self) -> None:
         """Check, before the first request, that reported log-probs can be trained on.

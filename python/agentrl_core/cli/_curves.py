@@ -16,7 +16,7 @@ _MISSING = " "
 
 
 def sparkline(values: Sequence[float | None], width: int = 32) -> str:
-    """Draw values as bars, the smallest one lowest; if there are too many, each bar is the mean of several values.
+    """Return values as a line of bars, the smallest lowest; above `width` values, each bar is the mean of several.
 
     Example:
         >>> from agentrl_core.cli._curves import sparkline
@@ -36,7 +36,7 @@ def sparkline(values: Sequence[float | None], width: int = 32) -> str:
 
 
 def curves(rows: pl.DataFrame, width: int = 32) -> list[tuple[str, str, str, str]]:
-    """Return name, sparkline, first and last number of each column except the iteration."""
+    """Return name, sparkline, first and last number of each column that has numbers, except the iteration."""
     entries = []
     for name in rows.columns:
         values: list[Any] = rows[name].to_list()

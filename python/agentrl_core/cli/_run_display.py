@@ -142,7 +142,7 @@ def show_summary(console: Console, run: Path, summary: Mapping[str, Any]) -> Non
 
 
 def learning_curve(run: Path) -> Path:
-    """Draw success and entropy by iteration from the run's files; returns the path of the PNG."""
+    """Plot success and entropy by iteration from the run's files; return the path of the PNG."""
     import matplotlib as mpl
 
     mpl.use("Agg")

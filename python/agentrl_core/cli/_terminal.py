@@ -44,7 +44,7 @@ def _same(rows: pl.DataFrame, one: str, other: str) -> bool:
 
 @contextmanager
 def opened(path: str) -> Iterator[Store]:
-    """Open the store of a run for reading, without the writer's lock.
+    """Open the store of a run for reading inside the block, without the writer's lock.
 
     Raises:
         NotFoundError: there is no run; the message lists runs in the folder.
@@ -149,7 +149,7 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def nearest(wanted: int, ids: Sequence[int]) -> str:
-    """List the ids nearest to a missing one, for a message."""
+    """Return the remedy of an error for a missing id: the nearest existing ids, or to wait if there are none."""
     close = sorted(sorted(ids, key=lambda candidate: abs(candidate - wanted))[:3])
     return f"give one of the nearest: {', '.join(map(str, close))}" if close else "wait until it has some"
 

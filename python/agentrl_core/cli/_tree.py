@@ -16,7 +16,7 @@ _PREVIEW = 24
 
 
 def group_tree(nodes: pl.DataFrame, members: pl.DataFrame, shown: int, path: set[int], words: Detokenizer) -> Tree:
-    """Draw the branches of a group as a tree; nodes without a fork between them, and equal branches, share a line.
+    """Return the branches of a group as a tree; nodes without a fork between them, and equal branches, share a line.
 
     Args:
         nodes: rows of the group's nodes.

@@ -7,7 +7,7 @@ import sys
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command: `--upstream URL [--store RUN]`."""
+    """Add the arguments of the command: `--upstream URL --store RUN --host HOST --port N ...`."""
     command.description = (
         "Run a proxy between agents and a vLLM server that records the tokens of every response. Set an agent's base "
         "URL to http://HOST:PORT/s/NAME/v1 (for clients of Anthropic without the /v1), where NAME is the session's. "

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Add an argument for each option of `TrainOptions`."""
+    """Add the argument `--recipe`, and one for each option of `TrainOptions`."""
     from agentrl_core import recipes
     from agentrl_core.train.options import TrainOptions
 

@@ -18,7 +18,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(path: str) -> int:
-    """Print the errors found in a run's store."""
+    """Check a run's store, and print the errors found."""
     from rich.text import Text
 
     out = console()

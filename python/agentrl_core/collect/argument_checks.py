@@ -44,7 +44,7 @@ def check_parts(engine: object, environment: object, recipe: object, store: obje
 
 
 def check_ahead(engines: Mapping[str, Engine], staleness: object) -> None:
-    """Refuse a staleness that is no integer of at least 0, and engines that cannot generate during training steps."""
+    """Refuse a staleness that is not an integer of at least 0; above 0, also engines that share the trained weights."""
     if isinstance(staleness, bool) or not isinstance(staleness, Integral) or int(staleness) < 0:
         raise InvalidInputError(f"Collector: staleness={staleness!r}; give a whole number of at least 0")
     for name, engine in engines.items() if staleness else ():
@@ -85,7 +85,7 @@ def check_concurrency(concurrency: object, worlds: Sequence[str]) -> None:
 
 
 def check_limits(call_seconds: object, **limits: object) -> None:
-    """Refuse limits other than an integer of at least 1, a `Schedule` or None; `call_seconds` may be any above 0."""
+    """Refuse limits other than None, a `Schedule`, an integer above 0 or, for `call_seconds`, any number above 0."""
     for name, value in limits.items():
         if value is not None and not isinstance(value, Schedule):
             check_whole("Collector", **{name: value})
@@ -109,7 +109,7 @@ def check_whole(place: str, **numbers: object) -> None:
 
 
 def checked_tasks(environment: Environment, count: int, split: Split) -> Sequence[Task]:
-    """Return the checked tasks of a split; of generated tasks, only the first is checked, the others once chosen."""
+    """Return the checked tasks of a split; of generated tasks only the first is checked here, others when selected."""
     tasks: Any = environment.tasks(count, split=split)
     name = type(environment).__name__
     if isinstance(tasks, (str, Mapping)) or not (hasattr(tasks, "__len__") and hasattr(tasks, "__getitem__")):
@@ -134,7 +134,7 @@ def mixed_tasks(
 
 
 def check_chosen(chosen: Sequence[tuple[str, Task]]) -> None:
-    """Refuse selected tasks that cannot be used, or several with one id: generated tasks are first seen here."""
+    """Refuse selected tasks that cannot be used, or different ones with one id: generated tasks are first seen here."""
     for place, problem in task_problems([task for _, task in chosen]):
         raise DataError(f"environment {chosen[place][0]!r}: a selected task {problem}")
     worlds: dict[str, list[Task]] = {}

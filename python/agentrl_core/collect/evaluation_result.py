@@ -20,7 +20,7 @@ _RESAMPLES = 2000
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Result of an evaluation.
+    """Result of an evaluation: the number of solved rollouts and the mean reward of each task, and the rollouts.
 
     Attributes:
         successes: `int64[tasks]`, number of rollouts that solved each task. A task that was given several times is one

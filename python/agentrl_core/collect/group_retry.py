@@ -102,7 +102,7 @@ class GroupRetries:
 
 
 def matching(raw: Batch, batch: Batch) -> NDArray[np.int64]:
-    """Return the id in `batch`, which replay may have changed, of each group of `raw`, in the order of `raw`."""
+    """Return for each group of `raw`, in order, its group id in `batch`; replay may have changed the ids."""
     keys, ids = raw.keys("group_id", "draw"), np.asarray(raw.column("trajectory_id", "draw"))
     places = np.searchsorted(_rolled_out(raw), ids[np.unique(keys, return_index=True)[1]])
     of_trajectory = _groups_of(batch)
@@ -110,7 +110,7 @@ def matching(raw: Batch, batch: Batch) -> NDArray[np.int64]:
 
 
 def group_ids(batch: Batch) -> NDArray[np.int64]:
-    """Return the groups of a batch in the order of admission."""
+    """Return the ids of the groups of a batch in the order of admission."""
     ids = np.asarray(batch.column("group_id", "draw"), np.int64)
     return ids[np.sort(np.unique(ids, return_index=True)[1])]
 

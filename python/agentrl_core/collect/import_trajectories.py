@@ -27,7 +27,7 @@ def imported(
     facts: Mapping[str, Mapping[str, Literal["number", "key"]]],
     close: Callable[[Batch], None],
 ) -> Iterator[Forest]:
-    """Yield a forest, and store it as an iteration; see `Collector.import_trajectories`.
+    """Yield a forest to the block, then store it as an iteration; see `Collector.import_trajectories`.
 
     Args:
         store: store of the run.

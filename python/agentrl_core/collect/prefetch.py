@@ -113,7 +113,7 @@ class IterationPrefetcher(Generic[Value]):
 
 
 def allowed(recipe: Recipe, staleness: int, head: RunState) -> int:
-    """Return how many iterations may start after the open one: the collector's staleness, or less by the recipe.
+    """Return how many iterations may start after the open one: the collector's staleness, or a lower recipe limit.
 
     Example:
         >>> from agentrl_core import _core, recipes
@@ -134,7 +134,7 @@ class _StoppedError(Exception):
 
 
 class IterationTask(Generic[Value]):
-    """A computation in a separate thread, from `start` until `wait` returns it or `stop` abandons it.
+    """A computation in a separate thread, from `start` until `wait` returns its result or `stop` abandons it.
 
     Args:
         make: computes the result from this task, and calls its `check_stopped` and `wait_for_previous`.

@@ -319,7 +319,7 @@ def read_segment(payload: bytes) -> Segment:
 
 
 def write_answer(answer: StepRecord | JointStep) -> bytes:
-    """Encode an answer of an environment as bytes; a joint answer is a table of them.
+    """Encode the result of an environment's step as bytes, for one agent or for several (`JointStep`).
 
     Its values are bytes, images and exact floats, for which `component.state.pack_state`, with its arrays, has no form.
     """

@@ -27,7 +27,7 @@ COUNTED = ("turns", "tokens", "ended", "failed", "repairs", "abandoned", "stored
 
 @dataclass(frozen=True)
 class RolloutOrder:
-    """Rollouts of neighbouring groups of a selection, for one worker. It can be pickled.
+    """Order to one worker to roll out neighbouring groups of a selection. It can be pickled.
 
     Attributes:
         iteration: the iteration of the groups.

@@ -81,7 +81,7 @@ class Where(Component):
 
 @dataclass(frozen=True)
 class BatchComponent(Component, ABC):
-    """A component of phase reward, advantage or weight: it reads columns of a batch and returns it with new ones.
+    """Base class of components of phases reward, advantage and weight, which add columns to a batch.
 
     Args:
         where: the draws that it applies to; others neither vote nor are written. None: all.

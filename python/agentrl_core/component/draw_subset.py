@@ -19,7 +19,7 @@ _UNWRITTEN = {"weight": 1.0, "keep": 1.0}
 
 
 def with_voting_draws(batch: Batch, held: NDArray[np.bool_]) -> Batch:
-    """Return the batch with the scores of all other draws removed, so that they do not count."""
+    """Return the batch without the scores of draws outside the mask `held`, so that those draws do not count."""
     score = batch.column("score", "draw") if batch.has("score", "draw") else np.zeros(batch.num_draws, np.float32)
     return batch.with_columns("draw", score=np.where(held, score, np.nan).astype(np.float32))
 

@@ -47,7 +47,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Filled:
-    """Rule for a text that must not be empty."""
+    """Rule for a text or a tuple that must not be empty."""
 
 
 @dataclass(frozen=True)

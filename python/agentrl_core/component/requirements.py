@@ -165,7 +165,7 @@ def require_made_columns(recipe: str, phase: str, link: Component, batch: Any) -
 
 
 def annotate_call(column: Column) -> str:
-    """Return the call with which a model computes a column; columns of steps and draws use a probe, except norms."""
+    """Return the code with which a model computes a column; for steps and draws with a probe, except gradient norms."""
     if column.model is None:
         return f"batch = arl.annotate(batch, {column.name!r}, model)"
     if column.name.endswith("gradient_norm"):
@@ -215,7 +215,7 @@ def require_batch(batch: object) -> None:
 
 
 def model_columns_of(links: Sequence[Component], old_logprob: str) -> tuple[Column, ...]:
-    """Return the columns of a recipe that models compute, with recomputed log-probs if they are the old ones."""
+    """Return the columns of a recipe that models compute, with recomputed log-probs if an `old_logprob` uses them."""
     columns = [column for link in links for column in link.needs if column.model]
     if "recomputed" in (old_logprob, *(getattr(link, "old_logprob", "") for link in links)):
         columns.append(RECOMPUTED)

@@ -99,7 +99,7 @@ def columns_of(trajectories: object, tokens: Mapping[str, Lists], given: Mapping
 
 
 def without_known(handles: NDArray[np.int64], prompts: list[Any]) -> tuple[list[Any], NDArray[np.int64]]:
-    """Return contexts without the previous context of their trajectory if that is a prefix, and the lengths removed.
+    """Return contexts without the prefix that is their trajectory's previous context, and the lengths removed.
 
     Python compares lists much faster than it copies them, so the context so far is kept in a list that only grows by
     new tokens.
@@ -137,7 +137,7 @@ def _each(values: Any, name: str, dtype: Any, count: int) -> NDArray[Any]:
 
 
 def codes(values: Any, name: str, known: Mapping[Any, int], count: int) -> NDArray[np.uint8]:
-    """Return codes of names: one for all rows, or one per row."""
+    """Return the code of each row's name; `values` has one name for all rows, or one per row."""
     is_single = values is None or isinstance(values, str)
     if isinstance(values, np.ndarray) and values.dtype == np.uint8:
         array = values
@@ -156,7 +156,7 @@ def codes(values: Any, name: str, known: Mapping[Any, int], count: int) -> NDArr
 
 
 def texts(values: Any, name: str) -> Any:
-    """Return a column of texts as flat bytes and offsets, for the core."""
+    """Return a column of texts for the core: an Arrow array unchanged, or flat bytes and offsets."""
     if arrays.is_arrow(values) or isinstance(values, tuple):
         return values
     rows = _rows(values, name)

@@ -19,7 +19,7 @@ def tokens_with_images(batch: Batch) -> NDArray[np.bool_] | None:
 
 
 def images_of_contexts(batch: Batch) -> tuple[list[bytes], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the images of `Batch.contexts`, in the order in which a model reads them.
+    """Return hashes and places of the images in `Batch.contexts`, in the order in which a model reads them.
 
     Returns:
         SHA-256 of each image, once; of each use the first token of its node, an index in `Contexts.tokens`, and the

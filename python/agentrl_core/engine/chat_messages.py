@@ -85,7 +85,7 @@ def plain_tools(tools: object, where: str) -> list[Message]:
 
 
 def is_trained(message: Mapping[str, Any], where: str) -> bool:
-    """Return whether an answer should be trained, by `weight`, equivalent fields and `is_demo` (0, 1, false, true).
+    """Return whether to train an assistant's message: not if `weight` (or an equivalent field) is 0, or `is_demo` is 1.
 
     Demonstrations of SWE-agent, marked by `is_demo`, are not trained.
 

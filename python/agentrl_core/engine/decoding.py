@@ -488,7 +488,7 @@ def processed_logprobs(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor
 
 
 def temperature_factor(log_p: torch.Tensor, rule: EntropyTemperature) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return each row's factor of the temperature by its entropy, [B], and the entropy [B]."""
+    """Return the factor by which each row's entropy changes its temperature, [B], and the entropy [B]."""
     entropy = torch.special.entr(log_p.exp()).sum(dim=-1)
     height = entropy.clamp(min=LEAST).log() - rule.zero
     above, below = (max(width, LEAST) for width in (rule.above, rule.below))

@@ -13,7 +13,7 @@ LEAST = 1e-8
 
 @dataclass(frozen=True)
 class EntropyTemperature:
-    """Adapt the temperature of each token to its entropy: higher if the model is uncertain, lower if it is certain.
+    """Rule that adapts the temperature to each token's entropy: higher if the model is uncertain, lower if certain.
 
         T = T0 (1 + change h),   e = log max(H, 1e-8),
         h = min((e - zero) / above, 1) if e > zero, else max((e - zero) / below, -1)

@@ -33,7 +33,7 @@ _OBSERVED = 3
 
 @dataclass(frozen=True)
 class LogprobCheck:
-    """Difference between an engine and the policy, over all tokens of some requests with one sampling.
+    """Result of `check_logprobs`: differences of log-probs between an engine and the policy, and the likely cause.
 
     Args:
         sampling: sampling of the requests.
@@ -178,7 +178,7 @@ class _ScoredSegment:
 
 
 def context_tokens(engine: Engine, model: PreTrainedModel) -> int | None:
-    """Return the most tokens of a request and its answer together; None if there is no limit."""
+    """Return how many tokens a request and its response may have together; None if there is no limit."""
     config: Any = model.config.get_text_config()
     limits = (getattr(config, "max_position_embeddings", None), getattr(engine, "context_tokens", None))
     return min((limit for limit in limits if limit), default=None)

@@ -372,7 +372,7 @@ def _exhaust(reading: Iterator[object]) -> None:
 
 
 def weight_stamp(weights: Iterable[Tensor]) -> tuple[int, ...]:
-    """Return the sum of the bits of each weight, or of this rank's shard, which changes when the weight is written.
+    """Return a checksum of each weight, or of this rank's shard; nearly every write to the weight changes it.
 
         stamp_i = sum over 8-byte words of weight i, mod 2^64
 

@@ -64,7 +64,7 @@ class Claims:
 
 
 def missing_of_history(message: Mapping[str, Any], claims: Claims) -> str | None:
-    """Return the part of a message that is missing in a context; None if nothing is missing.
+    """Return a part of a message that a context lacks, not counting reasoning; None if it lacks nothing else.
 
     The reasoning of answers may be missing, since many templates strip it from history, also when a model is served.
     The content of an answer with calls may be missing, since some templates treat it as reasoning.

@@ -41,7 +41,7 @@ class EngineLayout:
 
 
 def part_for(layout: EngineLayout | None) -> Part:
-    """Return the part of a policy's weights that an engine loads."""
+    """Return which part of a policy's weights an engine loads: `stored` if it has adapters, otherwise `merged`."""
     return "stored" if layout is not None and layout.is_adapted else "merged"
 
 

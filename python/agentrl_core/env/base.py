@@ -247,7 +247,7 @@ class StepResult:
 
 
 class Episode(Protocol):
-    """One run of one task. Deterministic in (task, seed, actions), so that a branch can replay its actions.
+    """Interface of episodes: one run of one task, deterministic in (task, seed, actions), so branches can replay it.
 
     A branch whose replay gives other observations or another `state_key` than its parent saw ends as failed.
 
@@ -272,7 +272,7 @@ class Episode(Protocol):
 
 
 class MultiEpisode(Protocol):
-    """One run of one task that several agents play together, with the rules of `Episode`.
+    """Interface of episodes that several agents play together: one run of one task, with the rules of `Episode`.
 
     Agents move one by one or several at once, as `turn_of` decides. A program starts a branch for each agent
     (`group.start(agent=..., episode=first)`) and lets those act whose turn it is (`branch.can_act`).
@@ -301,7 +301,7 @@ class MultiEpisode(Protocol):
 
 
 class Environment(Protocol):
-    """A source of tasks and of episodes.
+    """Interface of environments: a source of tasks and of episodes.
 
     Optional members, each with a default:
 
@@ -344,7 +344,7 @@ class ToolReply(NamedTuple):
 
 
 class Tool(Protocol):
-    """Interface of tools: a function of a text that a model can call. No text makes it raise.
+    """Interface of tools: a function that a model can call with a text. It raises no error, whatever the text is.
 
     Optional members, each with a default:
 

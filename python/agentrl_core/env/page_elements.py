@@ -55,10 +55,10 @@ def page_text(page: Mapping[str, Any]) -> str:
 
 
 def target_of(instruction: str, page: Mapping[str, Any]) -> Box | None:
-    """Return the box of the only element that an instruction names, else of the only control; None without one.
+    """Return the box of the only element that an instruction names or, if it names none, of the only control, or None.
 
-    It is the only element without children whose text occurs in the instruction as whole words, otherwise the only
-    button, link or field of the page.
+    Elements without children count: a named one has a text that occurs in the instruction as whole words, and a control
+    is a button, link or field. None: the instruction names several, or it names none and there is not just one control.
     """
     leaves = [element for _, element in elements(page) if not element["children"]]
     named = [element for element in leaves if _is_named(str(element.get("text") or ""), instruction)]

@@ -50,7 +50,7 @@ def check(
     seed: int = 0,
     steps: int = 8,
 ) -> CheckReport:
-    """Play a few episodes of an environment in all ways that the runtime uses, and report protocol violations.
+    """Play a few episodes of an environment in all ways that the runtime uses; raise an error for protocol violations.
 
     It checks: tasks (the same in every call, disjoint splits, payloads that a new process can restore); equal episodes
     for equal (task, seed, actions), one after the other, interleaved and in threads, or from a pickle if they run in

@@ -19,7 +19,7 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class JointStep:
-    """Result of a joint move, by agent.
+    """First observations of the agents of an episode, or their results of a joint move, by agent.
 
     Attributes:
         of: first observation, outcome or answer, by agent name.

@@ -120,7 +120,7 @@ def seed_of(seed: int, split: Split, index: int) -> int:
 def seeded_tasks(
     name: str, question: str, *, seed: int, split: Split, count: int, start: int, held_out: int
 ) -> list[Task]:
-    """Return tasks of which each is a different seed.
+    """Return the requested tasks of a split, which differ only in their seed.
 
     Raises:
         InvalidInputError: the split has no such range.

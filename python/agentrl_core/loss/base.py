@@ -49,7 +49,7 @@ Pack_contra = TypeVar("Pack_contra", contravariant=True)
 
 
 class Output(Protocol[Pack_contra]):
-    """Output of a model for a pack, such as `PackOutput`, from which a loss is computed."""
+    """Interface of a model's output for a pack, such as `PackOutput`, from which a loss is computed."""
 
     def evaluated(self, loss: Loss, pack: Pack_contra, /) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the value and the metrics of a loss."""
@@ -57,7 +57,7 @@ class Output(Protocol[Pack_contra]):
 
 @dataclass(frozen=True)
 class Part(Component):
-    """One piece of a loss: a ratio, a clip range, a surrogate, a mask or a regulariser.
+    """Base class of losses and of their pieces: a ratio, a clip range, a surrogate, a mask or a regulariser.
 
     A part declares the streams that it reads, and the rows that its term of one row depends on. A loss combines the
     declarations of its parts, including nested ones.
@@ -145,7 +145,7 @@ class Part(Component):
 
 
 class OverRows(Part):
-    """Part that computes a statistic, such as a quantile, over the rows of its option `scope`."""
+    """Base class of parts that compute a statistic, such as a quantile, over the rows of their option `scope`."""
 
     scope: Scope
 
@@ -248,7 +248,7 @@ class Loss(Part, ABC):
 
 @dataclass(frozen=True)
 class WeightedLoss(Loss, ABC):
-    """A loss whose denominator is an option.
+    """Base class of losses whose denominator is an option.
 
     Args:
         aggregate: `token_mean` (every token of the update counts the same: DAPO), `sequence_mean` (mean over the

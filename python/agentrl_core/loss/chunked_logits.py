@@ -68,7 +68,7 @@ def fused(
     softcap: float | None = None,
     workspace: int | None = None,
 ) -> FusedOutput:
-    """Return the loss of a pack from hidden states, with gradients of hidden states, head weight and head bias.
+    """Return the loss of a pack from hidden states, differentiable with respect to these, head weight and head bias.
 
     The result equals that of `pack.run` and `policy`. Each prediction pair has fp32 logits z = factor (h W^T + bias)
     (fp64 for fp64 inputs), y = softcap tanh(z / softcap) with a soft cap, otherwise y = z. log p and H are those of y

@@ -136,7 +136,7 @@ class TopTokens(OverRows, Mask):
 
 @dataclass(frozen=True)
 class CovarianceMask(Mask):
-    """Prevents entropy collapse: leaves out a few tokens whose updates would reduce the entropy most.
+    """Prevents entropy collapse: leaves out a few random tokens whose updates would strongly reduce the entropy.
 
     Those are tokens with a large covariance of advantage and log-prob. Source: Clip-Cov, arXiv:2505.22617.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KL(Part):
-    """Penalty on the divergence of the policy from another one, q, estimated on the sampled tokens.
+    """Penalty on the divergence of the policy from another one, q, by default estimated on the sampled tokens.
 
     With x = log q - log p, within +-20 (`reverse`, an estimate of KL(p || q) where p sampled), or x = log p - log q
     (`forward`, an estimate of KL(q || p) where q sampled), the estimators of http://joschu.net/blog/kl-approx.html are

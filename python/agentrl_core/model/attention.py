@@ -57,7 +57,7 @@ _FAR = 2**30  # a window or chunk longer than any sequence, so that int32 positi
 
 
 class Attention(ABC):
-    """The attention between the tokens of a pack, planned once and used by every layer."""
+    """Base class of the attention between the tokens of a pack, planned once and used by every layer."""
 
     def __init__(self) -> None:
         self.layers = 0  # number of attention layers that have used it in this forward pass

@@ -19,7 +19,7 @@ COMPARED = ("top_logprobs", "divergence", "likeliest_tokens")
 
 
 class Comparison(NamedTuple):
-    """An output that compares each row of logits with a row of a column.
+    """An output computed from each row of logits and a row of a column, such as a divergence from a teacher.
 
     Attributes:
         name: name of the field of `PackOutput`.
@@ -52,7 +52,7 @@ def is_compared(output: str) -> bool:
 def comparisons_of(
     pack: Pack, outputs: Sequence[str], teacher: TeacherRows | None, vocabulary: int, never: Tensor | None = None
 ) -> list[Comparison]:
-    """Return a Comparison for each requested output that needs all logits, in the order of the request.
+    """Return a Comparison for each requested output that is one (see `is_compared`), in the order of the request.
 
     Args:
         pack: the pack, on the device of the model.

@@ -118,7 +118,7 @@ def _takes(inner: nn.Module) -> bool:
 
 
 def placeholder_ids(model: nn.Module) -> tuple[int, ...]:
-    """Return the placeholder tokens, which features of images, videos and sounds replace; they have probability 0.
+    """Return the ids of placeholder tokens, replaced by features of images, videos and sounds; their probability is 0.
 
     A model that takes no images has none.
     """

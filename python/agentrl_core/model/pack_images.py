@@ -104,7 +104,7 @@ class PackImages:
 
 
 def inputs_of(processor: ProcessorMixin | None, inner: nn.Module) -> ImageInputs:
-    """Return the image inputs of a processor, by default of the processor saved with the model.
+    """Return the converter of images to model inputs for a processor, by default the processor saved with the model.
 
     Raises:
         UnsupportedError: no processor is given, and none is saved with the model.
@@ -185,7 +185,7 @@ class ShownImages:
 
 
 def check_images(pack: Any, inner: nn.Module) -> None:
-    """Require that a model can take the images of a pack, and that no action has image placeholders.
+    """Require that a model can take a pack's images and, if the pack is on the CPU, that it trains no placeholder.
 
     Raises:
         UnsupportedError: the model takes no images.

@@ -207,7 +207,7 @@ def check_sync(sync: GradientSync, model: nn.Module | None) -> None:
 
 
 def without_sync(model: nn.Module | None, sync: GradientSync) -> AbstractContextManager[object]:
-    """Return a context in which wrappers do not synchronise gradients, for all packs but the last one.
+    """Return a context for all packs but the last one, in which wrappers synchronise only if `sync` requires it.
 
     Run both the forward and the backward pass of a pack inside it.
     """

@@ -102,7 +102,7 @@ def forwards_replaced(forwards: Mapping[nn.Module, Forward]) -> Iterator[None]:
 
 
 def call_in_place(outer: nn.Module, inner: nn.Module, body: Body, ids: Tensor) -> tuple[Tensor, ...]:
-    """Call `outer(input_ids=ids)` with `body` in place of the forward of `inner`, the model in it.
+    """Call `outer(input_ids=ids)`, with `body` in place of the forward of `inner`, the model inside `outer`.
 
     Args:
         outer: the model in its wrappers.
@@ -207,7 +207,7 @@ def _skip_in_dynamo() -> None:
 
 @contextmanager
 def head_replaced(head: nn.Module, forward: Forward) -> Iterator[Captured]:
-    """Replace the forward of an output layer by `forward(own, hidden)`, and capture its output after its hooks."""
+    """Replace an output layer's forward by `forward(own, hidden)` inside a `with` block; capture its final output."""
     captured = Captured()
     with forwards_replaced({head: forward}):
         handle = head.register_forward_hook(captured.keep)

@@ -40,7 +40,7 @@ class ShownRows(NamedTuple):
 
 
 def shown_rows(inner: nn.Module, rows: Sequence[Tensor], processor: ProcessorMixin | None) -> ShownRows:
-    """Insert the pictures of `SHOWN` into token rows, after the first tokens of each row.
+    """Insert the pictures of `SHOWN` into as many token rows, after their first tokens; later rows stay unchanged.
 
     Args:
         inner: a causal model that takes images.

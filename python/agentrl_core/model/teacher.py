@@ -45,7 +45,7 @@ def check_tokenizers(tokenizers: tuple[Any, Any]) -> None:
 
 
 def likeliest_answers(model: nn.Module | Callable[[Pack], Answers], count: int) -> Callable[[Pack], Tensor]:
-    """Return a function from a pack to log-probs, and log-probs and ids of the likeliest tokens, `[N, 1 + 2 count]`.
+    """Return a function that maps a pack to `[N, 1 + 2 count]`: log-prob, then log-probs and ids of likeliest tokens.
 
     Args:
         model: a model, or a function that returns these three.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def best_arms(
     values: NDArray[np.float64], sizes: NDArray[np.uint32], arms: NDArray[np.uint32], *, total: int
 ) -> NDArray[np.uint32]:
-    """Choose an arm of each bin so that the costs sum to `total` and the sum of the values is largest.
+    """Choose an arm of each bin: the costs sum to `total`, or as near as possible, and the sum of values is largest.
 
     Bin b with arm a costs sizes[b] * arms[a]. If no choice has the total, one of the nearest totals is used (of two,
     the smaller). The choice is exact, by dynamic programming. Among equal choices, earlier bins cost less.

@@ -233,7 +233,7 @@ def labels(
 
 
 def groups(values: object | None, name: str, *, length: int, first: str = "the first column") -> NDArray[np.uint32]:
-    """Convert ids like `keys`; None is one group of all rows."""
+    """Convert group ids as `keys` does; None puts all rows into one group."""
     return np.zeros(length, np.uint32) if values is None else keys(values, name, length=length, first=first)
 
 

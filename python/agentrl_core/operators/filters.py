@@ -147,7 +147,7 @@ def resample_quota(
     seed: int | None = None,
     valid: object | None = None,
 ) -> NDArray[np.bool_]:
-    """Choose `target` rows of each group, successes and failures in about their proportion. rStar2, arXiv:2508.20722.
+    """Choose `target` rows of each group that has as many, successes in about their share. rStar2, arXiv:2508.20722.
 
     With `seed`, successes are drawn without replacement with weights 1 / penalty, those without a penalty first, and
     failures with equal weights. If both kinds would fall to `at_least`, all rows are chosen; of a group with fewer rows

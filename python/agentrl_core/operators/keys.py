@@ -64,7 +64,7 @@ def composite(first: object, *others: object) -> NDArray[np.uint32]:
 def history(
     states: object, trajectory_ids: object, group_ids: object, levels: int
 ) -> list[tuple[NDArray[np.uint32], NDArray[np.bool_]]]:
-    """Number steps so that two share an id if their last k states are equal, for every k from 1 to `levels`.
+    """Number steps so that two of a group share an id if their last k states are equal, for every k from 1 to `levels`.
 
     Two steps share the key of level k if their group and their last k states are equal, including the state acted on.
     So level 1 is GiGPO's anchor state, and each level splits the one before it. Ids are exact, not hashes. From HGPO.

@@ -128,7 +128,7 @@ def tree_layout(
 
 
 def balanced(costs: object, bins: int) -> list[NDArray[np.int64]]:
-    """Distribute items over bins to minimise the cost of the most expensive bin, in O(n log n).
+    """Distribute items over bins so that the most expensive bin costs at most 4/3 of the optimum, in O(n log n).
 
     Items go by decreasing cost into the currently cheapest bin (longest processing time): at most 4/3 of the optimum.
 

@@ -326,7 +326,7 @@ def n_step(
     ends: object | None = None,
     bootstrap: object | None = None,
 ) -> NDArray[Any]:
-    """Returns over a fixed number of steps: R_t = sum_{k < steps} gamma^k r_{t+k} + gamma^steps V_{t+steps}.
+    """Compute returns over a fixed number of steps: R_t = sum_{k < steps} gamma^k r_{t+k} + gamma^steps V_{t+steps}.
 
     If an end comes first, the sum stops there with the bootstrap as V.
 
@@ -378,7 +378,7 @@ def optimal_token_baseline(
     eps: float = 1e-8,
     zero_tail: bool = True,
 ) -> NDArray[np.float64]:
-    """Returns minus the baseline that minimises the gradient's variance, at every token position of a group.
+    """Subtract from returns the baseline of least gradient variance, at every token position of a group.
 
         W_it = sum_{j <= t} w_ij,  b_t = sum_i G_it W_it / (sum_i W_it + eps),  A_it = G_it - b_t
 

@@ -64,7 +64,7 @@ def window_means(values: object, offsets: object, width: int) -> NDArray[np.floa
 
 
 def conflict_tokens(tokens: object, offsets: object, group_ids: object, advantages: object) -> ConflictMarks:
-    """Mark the tokens that a group both rewards and punishes at one position. GTPO, arXiv:2508.03772.
+    """Mark leading and trailing tokens that a group both rewards and punishes at one position. GTPO, arXiv:2508.03772.
 
     A token conflicts if the group has a row with positive and a row with negative advantage that both have its id at
     its position. Positions are counted from the start of the rows, and separately from their end; in each row the marks

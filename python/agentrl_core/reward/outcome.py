@@ -103,7 +103,7 @@ class Unscored(BatchComponent):
 
 @dataclass(frozen=True)
 class DropSurplus(BatchComponent):
-    """Balance groups with more failures than successes: random surplus failures get no score.
+    """Remove scores of random draws below their group's mean, until these are no more than the other draws.
 
     A draw below its group's mean is a failure here. Removed draws neither vote nor are trained, so the group's mean
     rises. The choice depends on `seed`, the iteration and the trajectories. Source: RED-Drop, arXiv:2509.24203.

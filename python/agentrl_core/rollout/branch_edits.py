@@ -204,7 +204,7 @@ def rewrite(branch: Any, context: Sequence[Content | Turn]) -> None:
 
 
 def truncate(branch: Any, reason: str) -> None:
-    """Draw a branch in its current state, with unknown success; it may continue later."""
+    """End a branch in its current state, as truncated with unknown success; a later iteration may continue it."""
     if branch.over:
         return
     forest = branch._runtime.forest

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RunningEpisode(Protocol):
-    """Interface of a running episode, with all answers of the environment so far."""
+    """Interface of a running episode, with all answers of its environment so far."""
 
     @property
     def title(self) -> str:

@@ -9,7 +9,7 @@ from agentrl_core.rollout.prefix import Prefix
 
 
 class Library(Protocol):
-    """Solved trajectories of earlier iterations; it does not change during an iteration."""
+    """Interface of the solved trajectories of earlier iterations; they do not change during an iteration."""
 
     @property
     def folder(self) -> str:

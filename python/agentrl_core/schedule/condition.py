@@ -40,7 +40,7 @@ class Condition(Controller, ABC):
 
 @dataclass(frozen=True)
 class Above(Condition):
-    """Hold while the latest metric is above a threshold.
+    """Condition that the latest metric is above a threshold.
 
     Args:
         threshold: the threshold.
@@ -61,7 +61,7 @@ class Above(Condition):
 
 @dataclass(frozen=True)
 class Below(Condition):
-    """Hold while the latest metric is below a threshold.
+    """Condition that the latest metric is below a threshold.
 
     Args:
         threshold: the threshold.
@@ -82,7 +82,7 @@ class Below(Condition):
 
 @dataclass(frozen=True)
 class Plateau(Condition):
-    """Hold once a metric has not risen by more than `gain` over its best in `patience` measurements; then restart.
+    """Condition that a metric rose by at most `gain` over its best in `patience` measurements; then the count restarts.
 
     BFS-Prover-V2 (arXiv:2509.06493) restarts from the base model if the success rate gained no more than 0.5 % in three
     rounds: SyncModel("start", "policy", when=Plateau("evaluation")).

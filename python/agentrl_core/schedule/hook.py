@@ -265,7 +265,7 @@ class SkipStep(Hook):
 
 @dataclass(frozen=True)
 class RepeatStage(Hook):
-    """Repeat a stage after the updates until its metrics meet a condition (FixPO's fix-up phase).
+    """Repeat a stage after the updates while its metrics meet a condition, at most `at_most` times (FixPO's fix-up).
 
     Args:
         stage: the stage whose losses each pass trains; see `loss.Train`.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PromptBandit(Component):
-    """Choose a prompt variant for each group by its rewards: p_j = softmax(w / temperature).
+    """Choose a prompt variant for each group by each variant's earlier rewards: p_j = softmax(w / temperature).
 
     After an iteration w_j <- (1 - rate) w_j + rate mean(reward) for the variants that were used. Every `halve_every`
     iterations the worse half of those with at least `least` rollouts is dropped, down to two.

@@ -15,7 +15,7 @@ from agentrl_core.exceptions import InvalidInputError
 
 @dataclass(frozen=True)
 class Sampler(Component, ABC):
-    """Base class of samplers.
+    """Base class of samplers, which choose tasks by their scores.
 
     Args:
         among: number of candidates per requested task, drawn uniformly before scoring; None: the whole pool.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VisitCount(Tracker):
-    """Count the visits of each task.
+    """Count the visits of each task outside of surveys.
 
     `ComposedSelector(track=VisitCount(), score=NearTarget(0.0))` goes through the pool in passes.
 

@@ -21,7 +21,7 @@ _LONGEST_ITERATION = timedelta(days=7)
 
 @contextmanager
 def joined_ranks(device: str) -> Iterator[str]:
-    """Join the ranks that torchrun started, and yield the device of this one; without torchrun, run alone."""
+    """Join torchrun's ranks inside a `with` block, and yield the device of this one; without torchrun, run alone."""
     if not distributed.is_torchelastic_launched() or distributed.is_initialized():
         yield device
         return

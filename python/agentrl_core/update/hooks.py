@@ -36,7 +36,7 @@ STEPS = "actions"
 
 
 class RecipeHooks(Protocol):
-    """The part of `Recipe` that running its hooks needs; `recipe` imports this package, not the reverse."""
+    """Interface of the part of `Recipe` that hooks need to run; `recipe` imports this package, not the reverse."""
 
     @property
     def controllers(self) -> dict[str, Controller]:

@@ -32,7 +32,7 @@ class OldLogprobs:
 
 
 def with_old_logprobs(batch: Batch, name: OldLogprob) -> Batch:
-    """Set the kind of old log-probs of fresh draws in a batch; `behaviour` changes nothing."""
+    """Return a batch whose fresh draws have this kind of old log-probs; `behaviour` returns it unchanged."""
     if name == "behaviour":
         return batch
     codes = np.asarray(batch.column("old_logprob", "draw"), np.uint8)

@@ -70,7 +70,7 @@ class Packs(Iterator["Pack"]):
 
 @dataclass(frozen=True, eq=False)
 class PackMaker:
-    """Creates the packs of an optimizer step, on all ranks together, one by one.
+    """Creates the packs of an optimizer step for all ranks, one at a time.
 
     Attributes:
         plan: the sequences of each pack.

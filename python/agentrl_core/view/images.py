@@ -63,7 +63,7 @@ class PageImages:
 
 
 def picture_facts(content: bytes) -> dict[str, Any]:
-    """Return `type`, `width`, `height` and `bytes` of an image, or `bytes` and `why` no browser should show it.
+    """Return `type`, `width`, `height` and `bytes` of an image, if known, and `why` if the page must not show it.
 
     Example:
         >>> from agentrl_core.view.images import picture_facts

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EntropyScaled(BatchComponent):
-    """Scale weights of tokens, steps or draws by their entropy relative to the mean of their group.
+    """Scale weights of tokens, steps or draws by how far their entropy is from the mean of their group or batch.
 
     weight *= max(1 + coefficient * x, at_least). The entropy of a step or draw is the mean over its trained tokens.
     With H this entropy, x is

@@ -108,7 +108,7 @@ class SelectDraws(BatchComponent):
 
 @dataclass(frozen=True)
 class SelectTokens(BatchComponent):
-    """Keep only tokens with the largest values of a column in the loss.
+    """Keep in the loss only the tokens with the largest values of a column.
 
     It compares the trained tokens of scored draws that earlier components kept. The column is a fact of the rollout. To
     select by the current policy in each update, use `loss.TopTokens`. With `column="entropy"` it is an approximation of

@@ -19,7 +19,7 @@ Dumps = Callable[[Any], bytes]
 
 
 class RemoteWorker(ABC):
-    """The pending calls of a process or actor, which processes them in order.
+    """Base class of workers in a process or an actor: keeps the pending calls, which the worker executes in order.
 
     Calls of one iteration of the event loop are sent together. The first call creates the environment, without a time
     limit; the time of other calls starts when earlier ones are done.

@@ -51,7 +51,7 @@ class RawStep:
 
 @contextlib.contextmanager
 def of_environment() -> Iterator[None]:
-    """Convert an environment's `InvalidInputError` to a `DataError`, since the caller's arguments are not wrong."""
+    """Convert an environment's `InvalidInputError` inside the block to a `DataError`: the caller made no mistake."""
     try:
         yield
     except DataError:

@@ -51,7 +51,7 @@ class _Actions(NamedTuple):
 
 
 def path_nodes(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """Add the nodes of paths; see the namespace method `agentrl.nodes`."""
+    """Return a row for each node on the path of each row; see the namespace method `agentrl.nodes`."""
     names = tables.nodes.collect_schema().names()
     prefix = {name: f"node_{name}" if name in frame.columns or name == "end" else name for name in names}
     columns = {name: other for name, other in prefix.items() if other in wanted or name == "node_id"}
@@ -67,7 +67,7 @@ def paths(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.Data
 
 
 def steps(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """Add the turns of trajectories; see the namespace method `agentrl.steps`."""
+    """Return a row for each turn of each row's trajectory; see the namespace method `agentrl.steps`."""
     rows, nodes, visited = _actions(frame, tables, wanted)
     return _with_lists(rows, nodes, visited, tables, wanted)
 
@@ -106,7 +106,7 @@ def computed(frame: pl.LazyFrame, tables: Tables) -> pl.LazyFrame:
 
 
 def tokens(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """Add a row for each action token; see the namespace method `agentrl.tokens`."""
+    """Return a row for each action token of each row's trajectory; see the namespace method `agentrl.tokens`."""
     input_columns = frame.columns
     frame = steps(
         frame, tables, wanted.also("tokens", *(name for name, singular in SINGULAR.items() if singular in wanted))
@@ -156,7 +156,7 @@ def _names(columns: pl.LazyFrame, *keys: str) -> set[str]:
 
 
 def sequences(frame: pl.DataFrame, tables: Tables, wanted: WantedColumns) -> pl.DataFrame:
-    """Add the training sequences; see the namespace method `agentrl.sequences`."""
+    """Return a row for each token sequence that a draw trains; see the namespace method `agentrl.sequences`."""
     _refuse_taken(frame, "sequence")
     # A frame may have a draw twice, so rows are identified by their number.
     keyed = frame.select("draw_id", "trajectory_id").with_row_index("row")

@@ -16,7 +16,7 @@ from agentrl_core.rollout.group import Group
 
 
 class Hint(NamedTuple):
-    """A hint for the policy.
+    """A hint for the policy: texts of actions, of which the last one may be incomplete.
 
     Attributes:
         actions: the hint, one text per action.

@@ -62,7 +62,7 @@ def reasoning_steps(branch: Branch) -> list[ReasoningStep]:
 
 @dataclass(frozen=True)
 class ErrorLocator(Component, ABC):
-    """Base class of error locators.
+    """Base class of error locators, which find the first bad step of an ended branch.
 
     Example:
         >>> from dataclasses import dataclass
@@ -157,7 +157,7 @@ class JudgeLocator(ErrorLocator):
 
 @dataclass(frozen=True)
 class Repair(Rounds, ABC):
-    """After a round, locate errors of failed members, and repair them.
+    """Base class of programs that, after a round, locate errors of failed members and repair them.
 
     Subclasses implement the correction in `repair`.
 

@@ -22,7 +22,7 @@ _INSTRUCTION = (
 
 
 class WorldModelEnvironment:
-    """Simulate an environment's episodes with a world model, if the real environment is slow or expensive.
+    """Environment whose episodes a world model simulates, in place of a slow or expensive real environment.
 
     A simulated episode starts like the real one. Then the model gets the task, observations and actions, and generates
     the next observation. If it generates `<success>` or `<failure>`, the episode ends with reward 1 or 0. The fact

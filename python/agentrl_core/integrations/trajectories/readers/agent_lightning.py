@@ -42,7 +42,7 @@ def _is_event(value: Mapping[str, Any]) -> bool:
 
 
 def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:  # noqa: ARG001 -- ids hide none
-    """Yield the calls of each attempt: with token ids as turns of one record, otherwise as chats.
+    """Yield the calls of each attempt, as turns of one record if they have token ids, otherwise as chats.
 
     The last reward is the attempt's reward; earlier ones are listed in `earlier_rewards`.
     """

@@ -49,7 +49,7 @@ def read(
     *,
     hidden_reasoning: HiddenReasoning = "refuse",
 ) -> Iterator[dict[str, Any]]:
-    """Yield the trajectories of a file as chats, which `from_chats` turns into a batch.
+    """Yield the trajectories of a file, a folder or rows in memory, as records that `from_chats` turns into a batch.
 
     Files are JSON, JSON lines (also gzip), Parquet, Inspect's `.eval` and slime's `.pt`; a folder is read as one
     session of the `.json` files in it. Formats:

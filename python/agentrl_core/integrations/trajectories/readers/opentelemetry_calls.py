@@ -58,7 +58,7 @@ def is_call(span: RecordedSpan) -> bool:
 
 
 def calls_of(span: RecordedSpan) -> list[RecordedCall]:
-    """Return the answers of a span, each with its context; empty if it is not a model call.
+    """Return the answers of a span, each with its context; empty if the span is not a successful model call.
 
     Raises:
         UnsupportedError: the contents of the call were not recorded, or are not text.

@@ -53,7 +53,7 @@ def chats(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> I
 
 
 def token_rows(records: Iterator[FileRecord], hidden_reasoning: HiddenReasoning) -> Iterator[Message]:  # noqa: ARG001 -- ids hide none
-    """Yield each record with token ids."""
+    """Yield the records; refuse one without token ids."""
     for record in records:
         if not has_tokens(record.mapping()):
             raise InvalidInputError(
