@@ -174,9 +174,11 @@ class Recipe:
                         f"by position in the chain; choose between components instead"
                     )
                 if not isinstance(component, Component):
+                    remedy = f"give one of agentrl_core.{PHASES[phase]}"
+                    if isinstance(component, type) and issubclass(component, Component):
+                        remedy = f"create an instance: {component.__name__}(...)"
                     raise RecipeError(
-                        f"recipe {self.name!r}: {component!r:.200} is not a component of phase {phase}; give one of "
-                        f"agentrl_core.{PHASES[phase]}"
+                        f"recipe {self.name!r}: {component!r:.200} is not a component of phase {phase}; {remedy}"
                     )
                 if component.phase != phase:
                     remedy = (
@@ -605,8 +607,9 @@ class Recipe:
         try:
             table = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, UnicodeEncodeError, RecursionError) as error:
-            where = str(source) if is_path else "the recipe"
-            raise RecipeError(f"{where} is not valid TOML: {error}; correct it there") from None
+            where = str(source) if is_path else f"the text {text!r:.60}"
+            remedy = "correct it there" if is_path or "\n" in text else "give TOML, or a path that ends in .toml"
+            raise RecipeError(f"{where} is not valid TOML: {error}; {remedy}") from None
         return cls.from_dict(table)
 
     def _require(self, condition: bool, option: str, remedy: str) -> None:  # noqa: FBT001 - as in assert

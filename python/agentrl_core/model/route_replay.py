@@ -115,10 +115,12 @@ def replayed_routes(experts: Tensor, inner: nn.Module) -> Iterator[RouteReplay]:
     fewest = min(router.num_experts for router in routers)
     largest = int(experts.max()) if len(experts) else -1
     if width != expected or largest >= fewest:
+        problem = f"the pack records {width} experts per token, but {name} uses {expected}"
+        if width == expected:
+            problem = f"the pack records expert {largest}, but a layer of {name} has only experts 0 to {fewest - 1}"
         raise InvalidInputError(
-            f"routed_experts: the pack records {width} experts per token, the largest number is {largest}, but {name} "
-            f"uses {expected} per token, with numbers below {fewest}; give the model that generated the rollouts, or "
-            "leave replay_routes out of update.pack"
+            f"routed_experts: {problem}; give the model that generated the rollouts, or leave replay_routes out of "
+            "update.pack"
         )
     if is_recomputed(inner) and torch.is_grad_enabled():
         raise UnsupportedError(

@@ -135,9 +135,12 @@ class Parsed(Spans):
     """
 
     def __init__(self, parser: Callable[[str], Iterable[tuple[int, int]]], decode: Callable[[list[int]], str]) -> None:
-        for name, function in (("parser", parser), ("decode", decode)):
+        for name, function, form in (
+            ("parser", parser, "from a text to its spans (begin, end)"),
+            ("decode", decode, "from token ids to a text"),
+        ):
             if not callable(function):
-                raise InvalidInputError(f"{name} is {function!r}; give a function")
+                raise InvalidInputError(f"{name} is {function!r}; give a function {form}")
         self.parser, self.decode = parser, decode
 
     def find(self, tokens: NDArray[np.int32], offsets: _Indices) -> tuple[_Indices, _Indices]:
@@ -169,8 +172,8 @@ class Parsed(Spans):
             begin, end = span
             if not last <= begin <= end <= len(text):
                 raise InvalidInputError(
-                    f"parser returned the span {span!r} for the text {text!r:.60} of {len(text)} characters, after a "
-                    f"span that ends at {last}; return spans (begin, end) in order, without overlap"
+                    f"parser returned the span {span!r} of the text {text!r:.60}, but its next span must lie between "
+                    f"{last} and {len(text)}; return spans (begin, end) with begin <= end, in order, without overlap"
                 )
             last = end
             first = bisect.bisect_right(range(len(tokens) + 1), begin, key=length) - 1

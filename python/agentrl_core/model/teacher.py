@@ -62,16 +62,18 @@ def likeliest_answers(model: nn.Module | Callable[[Pack], Answers], count: int) 
     def call(pack: Pack) -> Tensor:
         answers: object = model(pack)
         if not (isinstance(answers, tuple) and len(answers) == 3):
+            found = f"a tuple of {len(answers)}" if isinstance(answers, tuple) else type(answers).__name__
             raise InvalidInputError(
-                f"model: the function returned {type(answers).__name__} with top_k={count}; return log-probs [N], and "
-                "ids and log-probs [N, k] of the likeliest tokens"
+                f"model: the function returned {found} with top_k={count}; return a tuple of three arrays: log-probs "
+                f"of pack.target, and ids and log-probs of the {count} likeliest tokens at each"
             )
         logprob, ids, top = (torch.as_tensor(each) for each in answers)
         expected = (len(pack.target), count)
         if logprob.shape != expected[:1] or ids.shape != expected or top.shape != expected:
             raise InvalidInputError(
-                f"model: the function returned shapes {tuple(logprob.shape)}, {tuple(ids.shape)} and "
-                f"{tuple(top.shape)} for {expected[0]} prediction pairs and top_k={count}; return [N], [N, k], [N, k]"
+                f"model: the function returned arrays of shapes {tuple(logprob.shape)}, {tuple(ids.shape)} and "
+                f"{tuple(top.shape)} with top_k={count}; return shapes {expected[:1]}, {expected} and {expected}, one "
+                "row for each entry of pack.target"
             )
         return torch.cat([logprob[:, None].double(), top.double(), ids.double()], dim=1)
 
@@ -174,7 +176,7 @@ class PromptedPacks:
         if len(apart):
             row = apart[0]
             raise InvalidInputError(
-                f"prompts[{self._draws[row]}] has {new[row]} image tokens ({image_token}), but the prompt that it "
+                f"prompts[{self._draws[row]}] has {new[row]} image tokens (id {image_token}), but the prompt that it "
                 f"replaces has {replaced[row]}; give the same number, as the images of the draw stay"
             )
 
@@ -192,8 +194,8 @@ class PromptedPacks:
         sizes = self._sizes[self._draws]
         if len(sizes) and sizes.max() > max_tokens:
             raise InvalidInputError(
-                f"max_tokens is {max_tokens}, but draw {self._draws[sizes.argmax()]} has {sizes.max()} tokens under "
-                "its prompt; raise max_tokens"
+                f"max_tokens is {max_tokens}, but draw {self._draws[sizes.argmax()]} with its new prompt has "
+                f"{sizes.max()} tokens; raise max_tokens"
             )
         yield from (self._pack(self._draws[run]) for run in consecutive(sizes, max_tokens))
 

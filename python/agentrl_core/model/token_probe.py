@@ -54,6 +54,8 @@ class Probe:
         self.starts = np.broadcast_to(columns.integers(np.atleast_1d(start), "start"), len(self.rows))
         self.reduce = reduce
         for place, (row, begin) in enumerate(zip(self.rows, self.starts.tolist(), strict=True)):
+            if not len(row):
+                raise InvalidInputError(f"tokens[{place}] is empty; give at least one token id to score")
             if not 0 <= begin < len(row):
                 raise InvalidInputError(
                     f"start is {begin} for tokens[{place}], which has {len(row)} tokens; give a number from 0 that "

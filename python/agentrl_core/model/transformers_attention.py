@@ -143,9 +143,9 @@ def _chunk(module: nn.Module, kind: str | None, attention: Attention) -> int | N
     chunk: int | None = getattr(config, "attention_chunk_size", None)
     if kind is None and chunk and chunk < attention.longest:
         raise UnsupportedError(
-            f"{type(module).__name__} has attention_chunk_size={chunk}, but no layer_types in its config, which name "
-            f"the layers with chunks, and the pack's longest sequence has {attention.longest} tokens; use "
-            "layout='padded'"
+            f"{type(module).__name__}: its config has attention_chunk_size={chunk} but no layer_types, so the layers "
+            f"with chunks are unknown, and a sequence of the pack has {attention.longest} tokens; use layout='padded', "
+            f"or sequences of at most {chunk} tokens"
         )
     if kind == "chunked_attention" and not chunk:
         raise UnsupportedError(
@@ -163,8 +163,8 @@ def _window(module: nn.Module, kind: str | None, handed: int | None, attention: 
     window: int | None = getattr(config, "sliding_window", None)
     if kind is None and window and window < attention.longest:
         raise UnsupportedError(
-            f"{type(module).__name__} has sliding_window={window}, but no layer_types in its config, which name the "
-            f"layers with the window, and the pack's longest sequence has {attention.longest} tokens; use "
-            "layout='padded' or shorter sequences"
+            f"{type(module).__name__}: its config has sliding_window={window} but no layer_types, so the layers with "
+            f"the window are unknown, and a sequence of the pack has {attention.longest} tokens; use layout='padded', "
+            f"or sequences of at most {window} tokens"
         )
     return window if kind == "sliding_attention" else None

@@ -259,7 +259,7 @@ def marks(values: object, name: str, *, dimensions: tuple[int, ...]) -> NDArray[
         return values
     table = column(values, name, dimensions=dimensions)
     if table.dtype.kind not in "biu":
-        raise InvalidInputError(f"{name} has dtype {table.dtype}; give booleans, or 0 and 1")
+        raise InvalidInputError(f"{name} has dtype {table.dtype}; give booleans, or the integers 0 and 1")
     if table.size and (table.min() < 0 or table.max() > 1):
         odd = int(((table < 0) | (table > 1)).argmax())
         raise InvalidInputError(f"{_item(table, name, odd)} is {table.flat[odd]}; give booleans, or 0 and 1")
@@ -276,8 +276,8 @@ def _dense(values: object, name: str) -> NDArray[np.uint32]:
     if array.ndim == 2:
         if array.dtype != np.uint8 or array.shape[1] != _STATE_BYTES:
             raise InvalidInputError(
-                f"{name} has dtype {array.dtype} and shape {array.shape}; give two-dimensional ids as uint8[n, "
-                f"{_STATE_BYTES}]"
+                f"{name} has dtype {array.dtype} and shape {array.shape}; give one-dimensional ids, or rows of "
+                f"{_STATE_BYTES} bytes (dtype uint8)"
             )
         halves = np.ascontiguousarray(array).view(np.int64)
         first, _ = _core.keys.dense(np.ascontiguousarray(halves[:, 0]))
@@ -321,7 +321,7 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
         if not arrow:
             raise InvalidInputError(
                 f"{name} of type {type(values).__name__} is not a column: {error}; give a NumPy or Arrow array, a "
-                f"Polars Series, a torch CPU tensor or a list"
+                f"Polars Series, a torch CPU tensor, or a list without nested lists of different lengths"
             ) from None
         array = None
     if array is None or (arrow and array.dtype == np.object_):
@@ -334,7 +334,8 @@ def column(values: object, name: str, *, dimensions: tuple[int, ...] = (1,)) -> 
         array = array.astype(array.dtype.newbyteorder("="))
     if array.ndim not in dimensions:
         expected = "a one-dimensional column" if dimensions == (1,) else "a column, or a table of columns"
-        raise InvalidInputError(f"{name} has shape {array.shape}; give {expected}")
+        found = f"has shape {array.shape}" if array.ndim or hasattr(values, "shape") else f"is {type(values).__name__}"
+        raise InvalidInputError(f"{name} {found}; give {expected}")
     return array
 
 
@@ -380,7 +381,9 @@ def output(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> N
         InvalidInputError: it is not a NumPy array, or has another shape or dtype.
     """
     if not isinstance(out, np.ndarray):
-        raise InvalidInputError(f"out is {type(out).__name__}; give an array {shape} of {dtype}, or None")
+        raise InvalidInputError(
+            f"out is {type(out).__name__}; give a NumPy array of shape {shape} and dtype {dtype}, or None"
+        )
     if out.shape != shape or out.dtype != dtype:
         raise InvalidInputError(f"out has shape {out.shape} and dtype {out.dtype}; give {shape} of {dtype}")
     return out

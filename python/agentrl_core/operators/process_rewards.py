@@ -125,7 +125,8 @@ def checklist(satisfied: object, dependencies: object, offsets: object, *, delay
     items = verdicts.shape[1]
     if needs.shape[-2:] != (items, items):
         raise InvalidInputError(
-            f"dependencies has shape {needs.shape}, but satisfied has {items} items; give [items, items]"
+            f"dependencies has shape {needs.shape}, but satisfied has {items} items (columns); give an array "
+            f"whose shape ends in ({items}, {items})"
         )
     earned, backfilled, eligible = _core.reward.checklist(
         verdicts.ravel(), items, needs.ravel(), columns.integers(offsets, "offsets"), delay

@@ -85,7 +85,9 @@ class _SequenceRows:
             starts = np.arange(len(table) + 1, dtype=np.int64) * table.shape[1]
         else:
             name = next(iter(inputs))
-            raise InvalidInputError(f"{name} has no sequences; give sequence_ids, offsets, or a table [B, T]")
+            raise InvalidInputError(
+                f"{name} has no sequences; give sequence_ids, offsets, or a table with one row for each sequence"
+            )
         rows = cls(shape, dtype, starts, order, None, None, _NOTHING[dtype], next(iter(inputs)))
         if mask is not None:
             rows.mask = rows.flags(mask, "mask")
@@ -130,10 +132,10 @@ class _SequenceRows:
         shape = self.shape if parts == 1 else (parts, *self.shape)
         columns.output(out, shape, self.dtype)
         if not out.flags.c_contiguous:
-            raise InvalidInputError("out is not contiguous; give a contiguous array")
+            raise InvalidInputError("out is not C-contiguous; give a C-contiguous array, such as one of np.empty")
         if self.order is not None:
             raise InvalidInputError(
-                "out is given, but sequence_ids are not contiguous; sort the rows by sequence_ids, or omit out"
+                "out is given, but the rows are not sorted by sequence; sort them by sequence_ids, or omit out"
             )
         return out.reshape(-1)
 

@@ -121,7 +121,8 @@ class PremonitoredBranching(EntropyBranching):
 
     def _unknown(self, of: str) -> InvalidInputError:
         return InvalidInputError(
-            f"{self.title()}: the entropy of {of} is not known; use an engine that reports entropies"
+            f"{self.title()}: the entropy of {of} is not known; use an engine that reports entropies (for VllmServer, "
+            "entropies=True)"
         )
 
 

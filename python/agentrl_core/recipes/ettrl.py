@@ -104,7 +104,7 @@ class TokenForks(Rollout):
                 if segment.entropies is None:
                     raise InvalidInputError(
                         f"{self.title()}: the entropies of branch {root.name} are not known; use an engine that "
-                        "reports entropies"
+                        "reports entropies (for VllmServer, entropies=True)"
                     )
                 tokens.append(begin + np.arange(len(segment.tokens)))
                 entropies.append(np.asarray(segment.entropies, np.float64))

@@ -135,8 +135,8 @@ class BalancedSum(StatefulComponent):
                 means[name] = float(group.statistics(values, rows.keys("batch"), valid=np.isfinite(values)).mean[0])
                 if means[name] < 0.0:
                     raise InvalidInputError(
-                        f"the mean of {name} is {means[name]}; add a constant to this column, so that the mean is at "
-                        "least 0"
+                        f"the mean of column {name!r} is {means[name]}; add a constant to this column, so that the "
+                        "mean is at least 0"
                     )
         return means
 

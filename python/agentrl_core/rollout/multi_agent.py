@@ -238,7 +238,10 @@ class AgentView:
 
     async def step(self, name: str, action: Any) -> StepRecord:
         """Raise an error: agents do not step alone, `SharedEpisode.move` moves all of them."""
-        raise InternalError(f"{name}: agent {self.agent} of a multi-agent episode cannot move alone, by {action!r:.60}")
+        raise InternalError(
+            f"{name}: agent {self.agent!r} of a multi-agent episode cannot move alone (action {action!r:.60}); this "
+            "is a bug in agentrl_core, please report it"
+        )
 
     def copy(self, turns: int) -> RunningEpisode:
         """Return a copy of the episode after the first `turns` moves, with a view of this agent only."""

@@ -53,12 +53,11 @@ class Prefix:
             raise InvalidInputError(f"Prefix: actions is the text {self.actions!r:.80}; give a list of actions")
         unfinished = () if self.begun is None else (self.begun,)
         for place, action in enumerate((*self.actions, *unfinished)):
+            name = f"actions[{place}]" if place < len(self.actions) else "begun"
             if not (isinstance(action, str) or (isinstance(action, np.ndarray) and action.dtype.kind in "iu")):
-                raise InvalidInputError(
-                    f"Prefix: actions[{place}] is {action!r:.80}; give a text, or an array of tokens"
-                )
+                raise InvalidInputError(f"Prefix: {name} is {action!r:.80}; give a text, or a NumPy array of token ids")
             if len(action) == 0:
-                raise InvalidInputError(f"Prefix: actions[{place}] is empty; leave it out")
+                raise InvalidInputError(f"Prefix: {name} is empty; leave it out")
         title: object = self.title
         if not (isinstance(title, str) and is_unicode(title)):
             raise InvalidInputError(f"Prefix: title is {self.title!r:.80}; give a text without a lone surrogate")
@@ -89,11 +88,7 @@ class Prefix:
         first, last = with_draw.offsets("step")[draw : draw + 2].tolist()
         turns = last - first if turns is None else turns
         title = f"trajectory {trajectory_id} after {turns} turns"
-        if not 0 <= turns <= last - first or (tokens and turns == last - first):
-            raise InvalidInputError(
-                f"Prefix: turns is {turns} and tokens is {tokens} for trajectory {trajectory_id}, which has "
-                f"{last - first} turns; give turns from 0 to {last - first}, or below {last - first} if tokens is given"
-            )
+        _check_turns(turns, last - first, tokens, f"trajectory {trajectory_id}")
         of_token, contexts = with_draw.offsets("token"), with_draw.contexts()
         context = np.flatnonzero(contexts.draws == draw)[0]
         path, begins = contexts.tokens[contexts.offsets[context] : contexts.offsets[context + 1]], contexts.begins
@@ -131,12 +126,7 @@ class Prefix:
             InvalidInputError: the branch has fewer turns.
         """
         turns = len(branch.turns) if turns is None else turns
-        if not 0 <= turns <= len(branch.turns) or (tokens and turns == len(branch.turns)):
-            raise InvalidInputError(
-                f"Prefix: turns is {turns} and tokens is {tokens} for branch {branch.name}, which has "
-                f"{len(branch.turns)} turns; give turns from 0 to {len(branch.turns)}, or below {len(branch.turns)} if "
-                "tokens is given"
-            )
+        _check_turns(turns, len(branch.turns), tokens, f"branch {branch.name}")
         path = branch.tokens
         spans = [(turn.begin.tokens, turn.begin.tokens + turn.length) for turn in branch.turns[: turns + bool(tokens)]]
         return cls(
@@ -166,3 +156,16 @@ async def submit_prefix(prefix: Prefix, branch: Any) -> None:
     if prefix.begun is not None and not branch.over:
         path.flush()
         path.write(prefix.begun, vocabulary_size, trained=False, ends=False)
+
+
+def _check_turns(turns: int, count: int, tokens: int, what: str) -> None:
+    """Require that a trajectory has the turns, and an action after them if some of its tokens are requested."""
+    if not 0 <= turns <= count:
+        raise InvalidInputError(
+            f"Prefix: turns is {turns}, but {what} has {count} turns; give a number from 0 to {count}"
+        )
+    if tokens and turns == count:
+        raise InvalidInputError(
+            f"Prefix: tokens is {tokens}, but {what} has no action after its {count} turns; give fewer turns, or leave "
+            "tokens out"
+        )

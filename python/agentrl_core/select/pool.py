@@ -103,7 +103,8 @@ class MixedTasks(Sequence[tuple[str, Task]]):
         if not (isinstance(name, str) and name.isidentifier()) or name in (*_FACTS, "domain"):
             known = ", ".join([*_FACTS, "domain"])
             raise InvalidInputError(
-                f"name={name!r} cannot be the name of a column; give a name of letters, digits and _ other than {known}"
+                f"name={name!r} cannot be the name of a column; give letters, digits and _ without a digit at the "
+                f"start, other than {known}"
             )
         if isinstance(values, Mapping):
             ids = [task.task_id for _, task in self]

@@ -115,7 +115,7 @@ class ProportionalSampler(Sampler):
                 place = int(np.flatnonzero(invalid)[0])
                 raise InvalidInputError(
                     f"{self.title()}: scores[{place}] is {scores[place]}, and without a temperature scores are "
-                    "weights; use a score that is at least 0, or give a temperature"
+                    "weights; use a score that is finite and at least 0, or give a temperature"
                 )
             total = scores.sum()
             learned = scores / total if total > 0 else None
@@ -128,7 +128,8 @@ class ProportionalSampler(Sampler):
             return even
         if learned is None and self.uniform == 0:
             raise InvalidInputError(
-                f"{self.title()}: all {len(scores)} scores are 0; set `uniform` above 0, or use a score that is never 0"
+                f"{self.title()}: all {len(scores)} scores are {scores[0]:g}; set `uniform` above 0, or use a score "
+                "that is higher for some tasks"
             )
         # If no candidate has a weight yet, all are equal.
         return (1 - self.uniform) * (even if learned is None else learned) + self.uniform / len(scores)

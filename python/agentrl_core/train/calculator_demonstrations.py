@@ -180,5 +180,5 @@ def expression_of(task: Task) -> str:
         problem = f"question {task.question!r:.80}, but warm starts need an expression of integers with +, - or *"
     raise UnsupportedError(
         f"warm_start: task {task.task_id!r} has {problem}; use such tasks of env.ReasoningGym, or a pretrained causal "
-        "Hugging Face model with a chat template (train a model that never succeeds with loss.Imitation first)"
+        "Hugging Face model with a chat template (if it never succeeds, train it with loss.Imitation first)"
     )

@@ -68,10 +68,10 @@ def check_runs(
     ]
     if missing:
         raise InvalidInputError(
-            f"{name} reads facts that these tasks do not have: {', '.join(missing)}; available: "
-            f"{', '.join(facts) or 'none'}. Set the recipe's column options to available facts, or write your own "
-            "loop with an environment that declares the missing ones; `agentrl recipes --facts` lists the facts of "
-            "each recipe"
+            f"{name} reads facts that these tasks do not have: {', '.join(missing)} (available: "
+            f"{', '.join(facts) or 'none'}); set the recipe's column options to available facts, write your own loop "
+            "with an environment that declares the missing ones, or choose another recipe: `agentrl recipes --facts` "
+            "lists the facts of each"
         )
     recipe.check(facts=by_level({**facts, **recipe.rollout.facts}))
     if recipe.rollout.at(0).queried_models:
@@ -97,7 +97,7 @@ def check_runs(
     unknown = _moved(recipe) - {*_OF_POLICY, *_FROZEN, *_TRAINED}
     if unknown:
         raise InvalidInputError(
-            f"{name} modifies model {min(unknown)!r}, but agentrl train has policy, "
+            f"{name} modifies model {min(unknown)!r}, but agentrl train has only the models policy, "
             f"{', '.join((*_FROZEN, *_TRAINED))}; "
             "write your own loop, as in the README, and pass that model to recipe.updates and recipe.run_hooks"
         )
@@ -109,14 +109,15 @@ def check_runs(
             )
         if training.model not in ("policy", *_TRAINED):
             raise InvalidInputError(
-                f"{name} trains model {training.model!r}, but agentrl train has policy, {', '.join(_TRAINED)}; write "
-                "your own loop, as in the README, and step the model that update.model names"
+                f"{name} trains model {training.model!r}, but agentrl train trains only policy, {', '.join(_TRAINED)}; "
+                "write your own loop, as in the README, and step the model that update.model names"
             )
         credit_columns = {"advantage", "return"} & {column.name for column in training.needs}
         if credit_columns and training.stage in other_stages(recipe):
             raise InvalidInputError(
-                f"{name} trains model {training.model!r} in stage {training.stage!r} on separate data with column "
-                f"{min(credit_columns)!r}; write your own loop, as in the README, and pass that stage its batch"
+                f"{name} trains model {training.model!r} in stage {training.stage!r} with column "
+                f"{min(credit_columns)!r}, which agentrl train does not compute for that stage; write your own loop, "
+                "as in the README, and pass the stage a batch with this column"
             )
         if training.model == "policy" and "value" in training.loss.outputs:
             raise InvalidInputError(

@@ -222,5 +222,6 @@ def _check_type(name: str, value: object, default: object) -> None:
     else:
         fits = type(value) is type(default)
     if not fits:
-        expected = "a list of strings" if isinstance(default, tuple) else f"a value like {default!r}"
+        kinds = {tuple: "a list of strings", float: "a finite number", str: "a text", bool: "a boolean"}
+        expected = kinds.get(type(default), "a whole number")
         raise InvalidInputError(f"{name}={value!r} is not possible; give {expected}")

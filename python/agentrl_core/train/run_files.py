@@ -49,8 +49,9 @@ def begun(run: Path) -> tuple[Recipe, dict[str, Any]] | None:
                 options.setdefault(option.name, option.default)
     if not options.keys() >= KEPT:
         raise InvalidInputError(
-            f"{path} is incomplete or cannot be read: {why}; the run may have been killed while it started, or the "
-            "file edited. If nothing was trained yet, remove the file to start again; otherwise restore it from a copy"
+            f"{path} is incomplete or cannot be read ({why}), perhaps since the run was killed while it started or the "
+            "file was edited; remove the file to start again if nothing was trained yet, otherwise restore it from a "
+            "copy"
         )
     return Recipe.from_dict(table), options
 

@@ -95,8 +95,8 @@ class RecordedUpdate(Update):
     def gradient_cached(self, *_: Any, **__: Any) -> Iterator[Tensor]:
         """Raise InvalidInputError, because only `loss` records the losses of draws."""
         raise InvalidInputError(
-            "gradient_cached records no losses of draws; call update.pack and update.loss, or updates without "
-            "draw_losses=True"
+            "gradient_cached records no losses of draws; call update.pack and update.loss instead, or create the "
+            "updates without draw_losses=True: recipe.updates(batch)"
         )
 
 

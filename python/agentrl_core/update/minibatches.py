@@ -185,7 +185,8 @@ class Updates:
         parts = [part for part in self._parts if part.prepared.model == model]
         losses = [part.draw_losses.means() for part in parts if part.draw_losses is not None]
         if not losses:
-            remedy = f"give model=one of {sorted({part.prepared.model for part in self._parts})}"
+            trained = ", ".join(sorted({repr(part.prepared.model) for part in self._parts}))
+            remedy = f"give a model that the updates train: {trained or 'none'}"
             if parts:
                 remedy = "call recipe.updates(batch, draw_losses=True)"
             raise InvalidInputError(f"no losses of draws are known for model={model!r}; {remedy}")

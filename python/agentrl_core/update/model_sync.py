@@ -35,10 +35,10 @@ def model_named(models: Mapping[str, Any], name: str, title: str) -> nn.Module:
     from torch import nn
 
     if name not in models:
-        names = ", ".join(models) or "none"
+        only = f" (only {', '.join(models)})" if models else ""
         raise InvalidInputError(
-            f"{title}: model {name!r} was not given (only {names}); pass it: recipe.updates(batch, "
-            f"models={{{name!r}: ...}}) and recipe.run_hooks(updates, {name}=...)"
+            f"{title}: model {name!r} was not given{only}; pass it: recipe.updates(batch, models={{{name!r}: ...}}) "
+            f"and recipe.run_hooks(updates, {name}=...)"
         )
     if not isinstance(models[name], nn.Module):
         raise InvalidInputError(f"{title}: model {name!r} is a {type(models[name]).__name__}; give a torch.nn.Module")

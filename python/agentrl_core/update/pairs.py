@@ -30,7 +30,10 @@ def pairs_of(batch: Batch, valid: NDArray[np.bool_], *, preferred: bool = False)
     """
     has_pairs = batch.has("pair", "draw")
     ids = np.asarray(batch.column("pair", "draw") if has_pairs else batch.keys("group_id", "draw"))
-    remedy = "give the draws whole numbers, one for each two: batch.with_columns('draw', pair=...), negative for none"
+    remedy = (
+        "call batch.with_columns('draw', pair=...) with the same integer for both draws of a pair, and -1 for draws "
+        "without a pair"
+    )
     if not np.issubdtype(ids.dtype, np.integer):
         raise InvalidInputError(f"column 'pair' has dtype {ids.dtype} instead of integers; {remedy}")
     ids = ids.astype(np.int64)

@@ -184,7 +184,9 @@ def window_quantile(
     except (TypeError, ValueError):
         known = False
     if not known:
-        raise InvalidInputError(f"state is {state!r:.80}; give what the last call returned, or [] at the start")
+        raise InvalidInputError(
+            f"state is {state!r:.80}; give the second value that the last call returned, or [] at the start"
+        )
     answer = float(np.quantile(stored, q)) if stored else None
     while window and sum(map(len, window)) > capacity:
         window.pop(0)

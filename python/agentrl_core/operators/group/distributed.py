@@ -107,7 +107,9 @@ class PartialStatistics:
             InvalidInputError: `add` was not called, or `ddof` is neither 0 nor 1.
         """
         if self.moments is None:
-            raise InvalidInputError("moments are missing; call add on every rank and sum them")
+            raise InvalidInputError(
+                "moments is None; call finish on the result of add, with its moments summed over the ranks"
+            )
         if ddof not in (0, 1):
             raise InvalidInputError(f"ddof is {ddof}; use 1 (unbiased variance) or 0 (population variance)")
         return GroupStatistics(

@@ -114,7 +114,7 @@ class EntropyBranching(BudgetedRollout):
             if not np.isfinite(change[row]):
                 raise InvalidInputError(
                     f"{self.title()}: the entropy of turn {turns[row].index} of branch {turns[row].branch.name} is "
-                    f"unknown; use an engine that reports entropies"
+                    "unknown; use an engine that reports entropies (for VllmServer, entropies=True)"
                 )
         uniform = [[turns[row].uniform(copy) for copy in range(self.beam - 1)] for row in places]
         copies = [0] * len(turns)
