@@ -125,15 +125,15 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     # Lists and scalars instead of arrays and tables.
     "out of returns": (
         lambda: returns.discounted(**TWO, out=[0.0, 0.0]),
-        r"out is list; give an array \(2,\) of float64",
+        r"out is list; give a NumPy array of shape \(2,\) and dtype float64",
     ),
     "out of gae": (
         lambda: returns.gae(**TWO, values=[1.0, 1.0], lam=1.0, out=3),
-        r"out is int; give an array \(2, 2\)",
+        r"out is int; give a NumPy array of shape \(2, 2\)",
     ),
     "out of a table": (
         lambda: group.normalise([[1.0, 2.0]], [0], out=[[0.0, 0.0]]),
-        r"out is list; give an array \(1, 2\)",
+        r"out is list; give a NumPy array of shape \(1, 2\)",
     ),
     "out of a column": (lambda: group.normalise([1.0], [0], out=[0.0]), "out is not a contiguous array of 1 values"),
     "summed": (

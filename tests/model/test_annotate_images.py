@@ -182,7 +182,7 @@ def test_unsupported_annotations_of_images_are_rejected() -> None:
     count = context.tokens.count(token)
     with pytest.raises(
         InvalidInputError,
-        match=rf"prompts\[1\] has {count + 1} image tokens \({token}\), but the prompt that it replaces has {count}; ",
+        match=rf"prompts\[1\] has {count + 1} image tokens \(id {token}\), but the prompt that it replaces has {count}",
     ):
         annotate(batch, "teacher_logprob", model, prompts=prompts, processor=processor)
     annotate(batch, "teacher_logprob", model, prompts=prompts, processor=processor, draws=np.array([True, False]))

@@ -295,7 +295,7 @@ def test_sliding_windows_that_are_set_only_in_the_mask() -> None:
     rows = Ragged.random(LENGTHS)
     torch.testing.assert_close(rows.pack().run(model).logprob.double(), naive(model, rows)[0], rtol=0, atol=1e-5)
     everywhere = PhimoeForCausalLM(PhimoeConfig(**SHAPE, sliding_window=WINDOW, num_local_experts=2)).eval()
-    with pytest.raises(UnsupportedError, match=r"PhimoeAttention has sliding_window=4, but no layer_types"):
+    with pytest.raises(UnsupportedError, match=r"PhimoeAttention: its config has sliding_window=4 but no layer_types"):
         replace(rows.pack(), layout="sequence").run(everywhere)
     padded = rows.pack().run(everywhere)  # auto
     torch.testing.assert_close(padded.logprob.double(), naive(everywhere, rows)[0], rtol=0, atol=1e-5)

@@ -187,7 +187,10 @@ def test_impossible_spans(make: object, message: str) -> None:
 @pytest.mark.parametrize("answered", [[(1, 0)], [(0, 9)], [(-1, 1)], [(0, 2), (1, 2)]])
 def test_a_parser_that_answers_no_spans_of_the_text(answered: list[tuple[int, int]]) -> None:
     spans = Parsed(lambda _: answered, lambda tokens: "x" * len(tokens))
-    with pytest.raises(InvalidInputError, match=r"parser returned the span .* for the text .* of 3 characters"):
+    with pytest.raises(
+        InvalidInputError,
+        match=r"parser returned the span .* of the text 'xxx', but its next span must lie between [02] and 3",
+    ):
         annotate(batch_of([[1, 2, 3]]), "item", spans)
 
 

@@ -86,7 +86,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "deep document": (lambda: Recipe.from_toml(f"a = {'[' * 5000}{']' * 5000}"), "not valid TOML"),
     "empty key": (lambda: Recipe.from_dict({**GRPO, "": 1}), "'' is unknown"),
     "recipe": (lambda: recipes.GRPO.replace(name=HALF), "name="),
-    "empty hook": (lambda: Recipe.from_dict({**GRPO, "hooks": [{}, {}]}), "hooks: schedule: the table has no component"),
+    "empty hook": (
+        lambda: Recipe.from_dict({**GRPO, "hooks": [{}, {}]}),
+        "hooks: schedule: the table has no component",
+    ),
     "round": (on(lambda forest, path, _: forest.log_decision("stop", path, in_round=2**31)), "in_round is 2147483648"),
     "title": (lambda: Prefix(["go"], title=HALF), "title"),
     "probability": (lambda: frozen().with_draws([0], probability=[10**400], iteration=0), "probability[0] is 1"),

@@ -198,7 +198,7 @@ def test_ranks_together_give_the_bits_of_one() -> None:
         order = keys.dense(ids)[first]
         assert statistics.mean.tobytes() == expected.mean[order].tobytes()
         assert statistics.std.tobytes() == expected.std[order].tobytes()
-    with pytest.raises(InvalidInputError, match="moments are missing; call add on every rank"):
+    with pytest.raises(InvalidInputError, match="moments is None; call finish on the result of add"):
         total.finish()
 
 

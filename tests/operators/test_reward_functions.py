@@ -154,7 +154,10 @@ def test_noise_follows_the_names_of_rows(order: list[int], seed: int) -> None:
         (lambda: information_gain([0.5], [0, 1], [0.0]), "give log-probabilities of at most 0"),
         (lambda: implicit_rewards([1.0], [1.0], offsets=[0, 3]), "offsets end at 3"),
         (lambda: checklist([[True]], [[True]], [0, 1]), "an item cannot depend on itself"),
-        (lambda: checklist([[True]], [[False, False]], [0, 1]), r"give \[items, items\]"),
+        (
+            lambda: checklist([[True]], [[False, False]], [0, 1]),
+            r"satisfied has 1 items \(columns\); give an array whose shape ends in \(1, 1\)",
+        ),
         (lambda: success_distance([[0.0]], [True], ["g"], radius=-1.0), "radius is -1"),
     ],
 )

@@ -91,7 +91,10 @@ def test_masked_numbers_are_missing() -> None:
         (lambda: tree.fuse([-1], [2**32], [1.0]), r"nodes\[0\] is 4294967296; give the row of a node"),
         (lambda: tree.ancestor_relative([-1, 0], [1, -1], [1.0, 0.0]), r"nodes\[1\] is -1; give the row of a node"),
         (lambda: success_distance(np.ones((1, 2)) * 1j, [True], [0]), "embeddings has dtype complex128"),
-        (lambda: checklist([[0.3]], [[0]], [0, 1]), "satisfied has dtype float64; give booleans, or 0 and 1"),
+        (
+            lambda: checklist([[0.3]], [[0]], [0, 1]),
+            "satisfied has dtype float64; give booleans, or the integers 0 and 1",
+        ),
         (lambda: checklist([[True]], [[2]], [0, 1]), r"dependencies\[0, 0\] is 2; give booleans, or 0 and 1"),
         # Required columns.
         (lambda: success_distance([[1.0]], None, [0]), "success is None; give booleans"),
@@ -154,7 +157,10 @@ def test_masked_numbers_are_missing() -> None:
             r"state\['0'\] is 'x'; give what",
         ),
         (lambda: decayed_beta({}, [1.0], [0], decay=0.5, initial=None), "initial is None; give a finite number"),
-        (lambda: window_quantile([3], [1.0], capacity=2), r"state is \[3\]; give what the last call returned"),
+        (
+            lambda: window_quantile([3], [1.0], capacity=2),
+            r"state is \[3\]; give the second value that the last call returned",
+        ),
         (
             lambda: shrunk_mean([1.0], [0], [np.nan], variance=1.0),
             r"prior\[0\] is NaN, but must be finite; correct it",

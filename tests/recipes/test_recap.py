@@ -97,7 +97,7 @@ def test_the_mixture_may_move_over_the_iterations() -> None:
 
 
 def test_objectives_that_cannot_be_balanced() -> None:
-    with pytest.raises(InvalidInputError, match=r"the mean of style is -1\.0; add a constant"):
+    with pytest.raises(InvalidInputError, match=r"the mean of column 'style' is -1\.0; add a constant"):
         BalancedSum(columns="answer,style")(rewards([1.0], [-1.0]))
     for options, message in (
         ({"columns": ""}, "columns=''"),

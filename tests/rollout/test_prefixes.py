@@ -103,9 +103,7 @@ def test_a_branch_can_continue_a_stored_trajectory() -> None:
     assert sorted(rows(batch)["status"]) == [FINISHED, FAILED]
     with pytest.raises(NotFoundError, match="no trajectory 77"):
         Prefix.stored(stored, 77)
-    with pytest.raises(
-        InvalidInputError, match=r"turns is 5 and tokens is 0 for .*, which has 4 turns; give turns from 0 to 4"
-    ):
+    with pytest.raises(InvalidInputError, match=r"turns is 5, but .* has 4 turns; give a number from 0 to 4"):
         Prefix.stored(stored, one, turns=5)
     with pytest.raises(InvalidInputError, match=r"tokens is 9 for .* has 4 tokens; give a number from 0 to 4"):
         Prefix.stored(stored, one, turns=1, tokens=9)

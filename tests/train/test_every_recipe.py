@@ -127,9 +127,12 @@ def test_most_recipes_are_taken(demo: env.ReasoningGym) -> None:
 def test_refusals_come_before_anything_is_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.toml").write_text(WITH_JUDGE.to_toml())
     for arguments, message in (
-        (["fapo"], "recipe 'fapo' reads facts that these tasks do not have: flawed; available: points, answer, "),
+        (["fapo"], "recipe 'fapo' reads facts that these tasks do not have: flawed (available: points, answer, "),
         (["dpo"], "compares exactly two; give --group-size 2"),
-        ([str(tmp_path / "mine.toml")], "recipe 'mine' trains model 'judge', but agentrl train has policy, critic"),
+        (
+            [str(tmp_path / "mine.toml")],
+            "recipe 'mine' trains model 'judge', but agentrl train trains only policy, critic",
+        ),
         (["vppo"], "recipe 'vppo' needs column 'perturbed_logprob'"),
         (["v0"], "the pool has no column 'prior'"),
         (["ampo"], "recipe 'ampo' queries model 'comprehension' during collection"),
@@ -140,8 +143,8 @@ def test_refusals_come_before_anything_is_made(tmp_path: Path, capsys: pytest.Ca
         (["dots"], "the pool has no column 'embedding'"),
         (["safe"], "recipe 'safe' trains model 'critic' with several values"),
         (["b_coder"], "recipe 'b_coder' needs a value head on the policy"),
-        (["arsq"], "recipe 'arsq' modifies model 'target', but agentrl train has policy"),
-        (["ver_ipo"], "recipe 'ver_ipo' trains model 'policy' in stage 'pairs' on separate data"),
+        (["arsq"], "recipe 'arsq' modifies model 'target', but agentrl train has only the models policy"),
+        (["ver_ipo"], "recipe 'ver_ipo' trains model 'policy' in stage 'pairs' with column"),
     ):
         assert main(["train", "--run", str(tmp_path / "run"), "--recipe", *arguments]) == 1
         assert message in capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_a_truncated_recipe_file_is_reported(tmp_path: Path, share: float, capsy
     text = recipes.GRPO.to_toml() + run_files.options_toml(TrainOptions())
     (tmp_path / "recipe.toml").write_text(text[: int(len(text) * share)])
     with pytest.raises(
-        InvalidInputError, match=r"recipe\.toml is incomplete or cannot be read: .* remove the file to start again"
+        InvalidInputError, match=r"recipe\.toml is incomplete or cannot be read \(.*; remove the file to start again"
     ):
         run_files.begun(tmp_path)
     for more in ([], ["--resume"]):

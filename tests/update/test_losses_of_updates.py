@@ -246,7 +246,7 @@ def test_groups_of_any_size_count_the_same() -> None:
 @pytest.mark.parametrize(
     ("pair", "message"),
     [
-        ([0, 0, 0, 1], "needs pairs, but pair 0 has 3 draws; give the draws whole numbers, one for each two"),
+        ([0, 0, 0, 1], "needs pairs, but pair 0 has 3 draws; call batch.with_columns"),
         ([0.0, 0.0, 1.0, 1.0], "column 'pair' has dtype float64"),
         (None, "needs pairs, but group 0 has 4 draws"),
     ],
