@@ -607,7 +607,7 @@ class Recipe:
         try:
             table = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, UnicodeEncodeError, RecursionError) as error:
-            where = str(source) if is_path else f"the text {text!r:.60}"
+            where = str(source) if is_path else f"the recipe text {text!r:.60}"
             remedy = "correct it there" if is_path or "\n" in text else "give TOML, or a path that ends in .toml"
             raise RecipeError(f"{where} is not valid TOML: {error}; {remedy}") from None
         return cls.from_dict(table)

@@ -229,7 +229,7 @@ BATCH = {
         lambda b: b.with_columns("draw", a=[1.0]),
         r'column "a" has 1 values, but level "draw" has \d+ rows',
     ),
-    "a scalar": (lambda b: b.with_columns("draw", a=1.0), "a is float; give one"),
+    "a scalar": (lambda b: b.with_columns("draw", a=1.0), "a is float; give a one-dimensional column"),
     "a matrix": (lambda b: b.with_columns("draw", a=np.zeros((2, 2))), r"a has shape \(2, 2\)"),
     "texts": (lambda b: b.with_columns("draw", a=["x"] * b.num_draws), "a is ndarray of dtype <U1"),
     "complex": (lambda b: b.with_columns("draw", a=np.zeros(b.num_draws, complex)), "a is ndarray of dtype complex128"),

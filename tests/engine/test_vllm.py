@@ -236,7 +236,7 @@ def test_wrong_calls(generate, policy, tokenizer, tmp_path):
         generate_all(generate, some_requests(generate.vocabulary_size, Sampling(temperature=0.001)))
     with pytest.raises(InvalidInputError, match="pass max_logprobs=21"):
         generate_all(generate, some_requests(generate.vocabulary_size, Sampling(top=21)))
-    with pytest.raises(InvalidInputError, match="has 128 tokens, but the context"):
+    with pytest.raises(InvalidInputError, match="leaves no room for an answer in the context of 128 tokens"):
         generate_all(generate, [Request(np.ones(128, np.int32), 0, Sampling())])
     with pytest.raises(InvalidInputError, match="outside the vocabulary"):
         generate_all(generate, [Request(np.array([10**6], np.int32), 0, Sampling())])

@@ -315,7 +315,7 @@ def test_wrong_calls(generate, server, tokenizer, policy):
         )
     with pytest.raises(InvalidInputError, match="greater than max allowed: 20"):
         generate_all(generate, some_requests(generate.vocabulary_size, Sampling(top=21)))
-    with pytest.raises(InvalidInputError, match="has 128 tokens, but the context"):
+    with pytest.raises(InvalidInputError, match="leaves no room for an answer in the context of 128 tokens"):
         generate_all(generate, [Request(np.ones(128, np.int32), 0, Sampling())])
     with pytest.raises(InvalidInputError, match="outside the vocabulary"):
         generate_all(generate, [Request(np.array([10**6], np.int32), 0, Sampling())])

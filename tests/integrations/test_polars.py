@@ -213,10 +213,10 @@ def test_damaged_trees_are_named() -> None:
     with pytest.raises(NotFoundError, match="node 12 of a path is not in the table nodes"):
         run.trajectories.collect().agentrl.paths(lost)
     circle = run.nodes.with_columns(parent_id=pl.when(pl.col("node_id") == 10).then(12).otherwise("parent_id"))
-    with pytest.raises(CorruptError, match=r"node \d+ is its own ancestor; run agentrl verify"):
+    with pytest.raises(CorruptError, match=r"node \d+ is its own ancestor; run agentrl verify on the run"):
         run.trajectories.collect().agentrl.paths(Tables(**{**vars(run), "nodes": circle}))
     stray = run.steps.with_columns(first_node_id=pl.lit(15))
-    with pytest.raises(CorruptError, match="node 15 is not an ancestor of node 11; run agentrl verify"):
+    with pytest.raises(CorruptError, match="node 15, where a turn begins, is not an ancestor of node 11"):
         run.trajectories.collect().agentrl.steps(Tables(**{**vars(run), "steps": stray}))
 
 

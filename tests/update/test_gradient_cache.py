@@ -261,7 +261,7 @@ def test_invalid_outputs_of_a_gradient_cached_function_are_rejected() -> None:
     with pytest.raises(InvalidInputError, match="returned tuple for a pack; return a PackOutput"):
         list(update.gradient_cached(lambda pack: (pack.target, pack.target), max_tokens=tokens))
     short = PackOutput(torch.zeros(1), torch.zeros(1))
-    with pytest.raises(InvalidInputError, match=r"returned logprob of shape \(1,\) for a pack of \d+ prediction pairs"):
+    with pytest.raises(InvalidInputError, match=r"returned logprob of shape \(1,\) for a pack with \d+ tokens"):
         list(update.gradient_cached(lambda _: short, max_tokens=tokens))
     with pytest.raises(InvalidInputError, match=f"max_tokens is {tokens - 1}, but draw"):
         update.gradient_cached(answers_of("forking_tokens"), max_tokens=tokens - 1)

@@ -68,7 +68,7 @@ class IterationLogs:
 
 
 class IterationLog:
-    """The records of an iteration by name.
+    """The rollout log of one iteration: results of requests by name, which a resumed run reuses.
 
     A record is reused only if the digest of the request is the same: a changed program, recipe or engine gets new
     results from the first difference on.

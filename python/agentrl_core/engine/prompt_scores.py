@@ -21,7 +21,7 @@ class PromptRequest(Request):
 
 @dataclass(frozen=True, eq=False)
 class ScoredPrompt(Segment):
-    """The segment of a `PromptRequest` of n tokens, with the scores of these tokens.
+    """The segment of a `PromptRequest` of n tokens, with the scores of its tokens from the second on.
 
     Args:
         scores: float64 [n - 1, 1 + 2 top], of the tokens from the second on: log-prob, ids and log-probs of the

@@ -239,7 +239,7 @@ def arguments(
 
 
 def image_token(inner: nn.Module) -> int:
-    """Return the placeholder token of images."""
+    """Return the id of the placeholder token of images."""
     config = cast("Any", inner).config
     return int(config.image_token_id if hasattr(config, "image_token_id") else config.image_token_index)
 

@@ -231,7 +231,7 @@ class LMHead:
 
 
 class Gradients:
-    """Gradients with respect to hidden states, weight and bias of a head, summed over chunks.
+    """Accumulate over chunks the gradients with respect to hidden states, weight and bias of a head.
 
     Args:
         head: the head.

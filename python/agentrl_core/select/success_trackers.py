@@ -127,7 +127,7 @@ class Beta(Tracker):
 
 @dataclass(frozen=True)
 class RecentVisits(Tracker):
-    """Track the mean of the last visits of each task, and the bin in which it lies.
+    """Track the mean result of the last visits of each task and, with `bins`, the bin in which it lies.
 
     Args:
         size: number of visits in the window.

@@ -114,7 +114,7 @@ class GradientCache:
         output: object = self._run(pack)
         if not isinstance(output, PackOutput) or isinstance(output, FusedOutput):
             raise InvalidInputError(
-                f"the function returned {type(output).__name__} for a pack; return a PackOutput, such as "
+                f"model: the function returned {type(output).__name__} for a pack; return a PackOutput, such as "
                 "pack.run(model), or PackOutput(*loss.linear_logprob(...)) to avoid storing logits"
             )
         self.ranks = output.ranks
@@ -122,8 +122,8 @@ class GradientCache:
         for name, values in outputs.items():
             if values.shape[:1] != pack.token.shape:
                 raise InvalidInputError(
-                    f"the function returned {name} of shape {tuple(values.shape)} for a pack of {len(pack.token)} "
-                    "prediction pairs; return one row for each"
+                    f"model: the function returned {name} of shape {tuple(values.shape)} for a pack with "
+                    f"{len(pack.token)} tokens to score; return one row for each entry of pack.token"
                 )
         return outputs
 

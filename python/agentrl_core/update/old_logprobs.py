@@ -32,7 +32,7 @@ class OldLogprobs:
 
 
 def with_old_logprobs(batch: Batch, name: OldLogprob) -> Batch:
-    """Return a batch whose fresh draws have this kind of old log-probs; `behaviour` returns it unchanged."""
+    """Mark fresh draws as using this kind of old log-probs, without computing them; `behaviour` changes nothing."""
     if name == "behaviour":
         return batch
     codes = np.asarray(batch.column("old_logprob", "draw"), np.uint8)

@@ -162,5 +162,6 @@ def packed(frames: Mapping[str, pl.DataFrame]) -> bytes:
     for name, frame in frames.items():
         stream = io.BytesIO()
         frame.rechunk().write_ipc_stream(stream, compat_level=pl.CompatLevel.oldest())
-        buffer.write(struct.pack("<II", len(name), stream.tell()) + name.encode() + stream.getvalue())
+        encoded = name.encode()
+        buffer.write(struct.pack("<II", len(encoded), stream.tell()) + encoded + stream.getvalue())
     return gzip.compress(buffer.getvalue(), 6, mtime=0)

@@ -82,14 +82,20 @@ def walk(tree: NodeColumns, last: Indices, end: Indices, first: Indices | None =
     node, end = last, np.where(end < 0, tree.length[last], end)
     while len(path):
         if len(rounds) > len(tree.node_id):
-            raise CorruptError(f"node {tree.node_id[node[0]]} is its own ancestor; run agentrl verify")
+            raise CorruptError(
+                f"the stored tree is damaged: node {tree.node_id[node[0]]} is its own ancestor; "
+                "run agentrl verify on the run"
+            )
         rounds.append(PathNodes(path, node, end))
         above = tree.parent[node]
         goes_on = above >= 0 if first is None else node != first[path]
         if first is not None and (goes_on & (above < 0)).any():
             lost = path[goes_on & (above < 0)][0]
             begin, end_id = tree.node_id[first[lost]], tree.node_id[last[lost]]
-            raise CorruptError(f"node {begin} is not an ancestor of node {end_id}; run agentrl verify")
+            raise CorruptError(
+                f"the stored tree is damaged: node {begin}, where a turn begins, is not an ancestor of node {end_id}, "
+                "where it ends; run agentrl verify on the run"
+            )
         cut = tree.parent_end[node][goes_on]
         path, node = path[goes_on], above[goes_on]
         end = np.where(cut < 0, tree.length[node], cut)
