@@ -214,7 +214,7 @@ def entry(kind: str) -> dict[str, Any]:
             model.zero_grad()
             continue
         row["errors"][layout] = {name: float(f"{value:.1e}") for name, value in errors.items()}
-        holds = _holds(errors) or _rounds(kind, rows, expected, errors)
+        holds = _holds(errors) or is_rounding(kind, rows, expected, errors)
         if holds and "refused" not in row:
             row["layouts"].append(layout)
         elif not holds:
@@ -229,7 +229,7 @@ def _holds(errors: dict[str, float], share: float = 1.0) -> bool:
     return max(errors.values()) < share * LIMIT
 
 
-def _rounds(kind: str, rows: list[Tensor], expected: Any, errors: dict[str, float]) -> bool:
+def is_rounding(kind: str, rows: list[Tensor], expected: Any, errors: dict[str, float]) -> bool:
     """Return whether differences are below those of plain forwards with weights moved by one unit in the last place."""
     if not _holds(errors, 30.0):
         return False

@@ -220,7 +220,7 @@ def test_a_column_name_must_end_with_an_output_of_a_model() -> None:
         InvalidInputError, match=r"column is 'current_entropie', which does not end with an output of a model; end it"
     ):
         annotate(batch, "current_entropie", tiny_model("llama"))
-    with pytest.raises(InvalidInputError, match=r"model is None; give a torch\.nn\.Module or a function"):
+    with pytest.raises(InvalidInputError, match=r"model is None; give a torch\.nn\.Module, or a function"):
         annotate(batch, "reference_logprob", None)  # type: ignore[arg-type]
 
 

@@ -58,9 +58,10 @@ def test_layouts_of_a_type_equal_the_plain_forward(kind: str) -> None:
     for layout in causal_types.LAYOUTS:
         if layout in row["layouts"]:
             errors = causal_types.differences(model, rows, layout, expected)
-            # Processors round differently; the tolerance is 1e-5, or the change from rounding the weights.
             known_error = max(causal_types.LIMIT, *row["errors"][layout].values())
-            assert max(errors.values()) < 3 * known_error, (layout, errors)
+            # Processors round differently: larger errors must be rounding on this one, by the table's own rule.
+            is_small = max(errors.values()) < 3 * known_error
+            assert is_small or causal_types.is_rounding(kind, rows, expected, errors), (layout, errors)
         elif model.config.model_type == kind:
             with pytest.raises(UnsupportedError, match=f"layout: .* cannot run packs in the layout {layout}"):
                 causal_types.pack_of(rows, layout).run(model)

@@ -360,7 +360,7 @@ def test_a_function_may_be_the_teacher() -> None:
 
     annotated = annotate(rollouts(), "teacher_logprob", teacher, top_k=2)
     assert annotated.column("teacher_top_ids", "token").tolist() == [[0, 1]] * 11
-    with pytest.raises(InvalidInputError, match="return log-probs"):
+    with pytest.raises(InvalidInputError, match="returned Tensor with top_k=2; return a tuple of three arrays"):
         annotate(rollouts(), "teacher_logprob", lambda pack: pack.target, top_k=2)
     with pytest.raises(InvalidInputError, match="top_k=3"):
         annotate(rollouts(), "teacher_logprob", teacher, top_k=3)
