@@ -230,7 +230,10 @@ def _holds(errors: dict[str, float], share: float = 1.0) -> bool:
 
 
 def is_rounding(kind: str, rows: list[Tensor], expected: Any, errors: dict[str, float]) -> bool:
-    """Return whether differences are below those of plain forwards with weights moved by one unit in the last place."""
+    """Return whether differences are at most those of plain forwards with weights moved by one unit in the last place.
+
+    Differences of 30 times `LIMIT` are never rounding.
+    """
     if not _holds(errors, 30.0):
         return False
     noise = dict.fromkeys(errors, 0.0)
