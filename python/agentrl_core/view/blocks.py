@@ -162,6 +162,5 @@ def packed(frames: Mapping[str, pl.DataFrame]) -> bytes:
     for name, frame in frames.items():
         stream = io.BytesIO()
         frame.rechunk().write_ipc_stream(stream, compat_level=pl.CompatLevel.oldest())
-        encoded = name.encode()
-        buffer.write(struct.pack("<II", len(encoded), stream.tell()) + encoded + stream.getvalue())
+        buffer.write(struct.pack("<II", len(name), stream.tell()) + name.encode() + stream.getvalue())
     return gzip.compress(buffer.getvalue(), 6, mtime=0)
