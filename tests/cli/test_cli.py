@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from forests import grow
@@ -19,6 +20,9 @@ from forests import grow
 from agentrl_core import Forest, Store, scan
 from agentrl_core.cli import COMMANDS, main
 from agentrl_core.cli._detokenize import Detokenizer
+from agentrl_core.cli._terminal import opened
+from agentrl_core.exceptions import CorruptError
+from agentrl_core.integrations.polars._token_paths import NodeColumns, walk
 from agentrl_core.integrations.polars.tables import Tables
 
 LOOKING = ("ls", "show", "stats", "export", "view", "watch", "compare")
@@ -425,6 +429,14 @@ def test_a_damaged_file_is_named(agentrl, recorded, tmp_path, command) -> None:
     message = agentrl(command, run, *more, status=1)
     assert message.startswith(f"agentrl: {run} cannot be read: ")
     assert message.endswith(f"; run agentrl verify {run}\n")
+
+
+def test_a_damaged_tree_is_named_with_one_remedy(recorded) -> None:
+    circle = NodeColumns(*np.array([[0, 1], [1, 0], [-1, -1], [2, 2]]))
+    with pytest.raises(CorruptError) as raised, opened(str(recorded)):
+        walk(circle, last=np.array([0]), end=np.array([-1]))
+    reason = "the stored tree is damaged: node 1 is its own ancestor"
+    assert str(raised.value) == f"{recorded} cannot be read: {reason}; run agentrl verify {recorded}"
 
 
 @pytest.mark.parametrize("columns", [40, 200, None])

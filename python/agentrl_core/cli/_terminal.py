@@ -67,7 +67,8 @@ def opened(path: str) -> Iterator[Store]:
         except Exception as error:
             if not isinstance(error, CorruptError) and not type(error).__module__.startswith("polars"):
                 raise
-            raise CorruptError(f"{path} cannot be read: {error}; run agentrl verify {path}") from None
+            reason = str(error).removesuffix("; run agentrl verify on the run")
+            raise CorruptError(f"{path} cannot be read: {reason}; run agentrl verify {path}") from None
 
 
 def runs_in(path: str) -> list[Path]:
